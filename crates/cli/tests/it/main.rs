@@ -1,1 +1,3 @@
 //! End-to-end and crash tests.
+
+mod arrows;

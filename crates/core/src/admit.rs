@@ -1,0 +1,227 @@
+//! Who may run: asks the store until it has answered, and turns its answer into a decision.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use crate::answer::Refusal;
+use crate::backoff::Backoff;
+use crate::claim::{Claim, Request};
+use crate::error::{Error, Kind};
+use crate::execute::Inner;
+use crate::fingerprint::{Changes, Comparison, Fingerprint};
+use crate::lease::{Lease, Nonce};
+use crate::outcome::{Body, Outcome};
+use crate::policy::{DEFAULTS, Outage};
+use crate::tally::Tally;
+use crate::verbs::Release;
+use crate::{Key, Operation, Policy, Scope, mutant, seal};
+
+/// One call of `run`, with the nonce it keeps through every repetition.
+pub(crate) struct Call {
+    pub(crate) operation: Arc<Operation>,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) policy: Policy,
+    pub(crate) nonce: Nonce,
+}
+
+/// A lease, and when on our own monotonic clock it was asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) lease: Lease,
+    pub(crate) sent: Duration,
+}
+
+/// The decision about a call.
+pub(crate) enum Admission {
+    Run(Grant),
+    Unprotected,
+    Replay(Outcome),
+}
+
+impl Call {
+    pub(crate) fn new(scope: Scope, key: Key, fingerprint: Fingerprint, policy: Policy) -> Self {
+        Self { operation: Arc::new(Operation::new(scope, key)), fingerprint, policy, nonce: Nonce::random() }
+    }
+
+    fn request(&self) -> Request {
+        Request {
+            operation: self.operation.clone(),
+            nonce: self.nonce,
+            print: self.fingerprint.current().clone(),
+            terms: self.policy.terms(),
+            subject: self.policy.settings().subject.clone(),
+        }
+    }
+}
+
+/// A claim on its way. Dropped while its answer is still owed, it is withdrawn.
+struct Asking<'a> {
+    inner: &'a Arc<Inner>,
+    request: Request,
+    owed: bool,
+}
+
+impl Asking<'_> {
+    /// Sends the claim. Ends early, with the answer still owed, when `patience` is over.
+    async fn ask(&mut self, patience: Duration) -> Result<Claim, Error> {
+        let owed_before = std::mem::replace(&mut self.owed, true);
+        if mutant::on("retry-with-a-new-nonce") {
+            self.request.nonce = Nonce::random();
+        }
+        let answer = self.inner.store.claim(&self.request);
+        let answer = match select(answer, self.inner.runtime.sleep(patience)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(_) => return Err(no_answer(patience).maybe_applied()),
+        };
+        self.owed = match &answer {
+            Ok(_) => false,
+            Err(error) => owed_before || error.outcome_is_unknown(),
+        };
+        answer
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if self.owed && !mutant::on("ambiguous-claim-left") {
+            let inner = self.inner.clone();
+            let request = self.request.clone();
+            let running = inner.track.enter();
+            self.inner.runtime.spawn(Box::pin(async move {
+                inner.withdraw(request).await;
+                drop(running);
+            }));
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) async fn admit(self: &Arc<Self>, call: &Call) -> Result<Admission, Refusal> {
+        if let Some(weakness) = call.operation.key().weakness() {
+            Tally::count(&self.tally.weak_keys);
+            tracing::debug!(operation = %call.operation, ?weakness, "the key looks guessable");
+        }
+        let settings = call.policy.settings();
+        let start = self.runtime.elapsed();
+        let mut asking = Asking { inner: self, request: call.request(), owed: false };
+        let mut backoff = Backoff::new(call.nonce);
+        let mut waiting = None;
+        loop {
+            let ring = waiting.as_ref().map(crate::wait::Waiting::ring);
+            let sent = self.runtime.elapsed();
+            let patience = settings.store_patience.saturating_sub(sent - start).max(Duration::from_millis(1));
+            match asking.ask(patience.max(settings.store_patience / 4)).await {
+                Ok(Claim::Granted(lease)) => {
+                    Tally::count(&self.tally.granted);
+                    return Ok(Admission::Run(Grant { lease, sent }));
+                }
+                Ok(Claim::InFlight { .. }) => {
+                    let left = settings.wait.saturating_sub(self.runtime.elapsed() - start);
+                    if left.is_zero() {
+                        return Err(self.in_flight(call));
+                    }
+                    match ring {
+                        // Hang the bell first, then look once more: the end may have come between.
+                        None => waiting = Some(self.waiters.listen(call.operation.id())),
+                        Some(ring) => {
+                            let pause = self.runtime.sleep(backoff.next_pause().min(left));
+                            select(pin!(ring), pause).await;
+                        }
+                    }
+                }
+                Ok(Claim::OtherVersion { version }) => match call.fingerprint.under(version) {
+                    Some(print) => asking.request.print = print.clone(),
+                    None => return Err(Refusal::Incomparable { version }),
+                },
+                Ok(claim) => return self.judge(call, claim),
+                Err(error) => {
+                    let spent = self.runtime.elapsed() - start;
+                    let again = error.is_retryable() || error.outcome_is_unknown();
+                    if !again || spent >= settings.store_patience {
+                        return self.outage(call, &error);
+                    }
+                    self.runtime.sleep(backoff.next_pause()).await;
+                }
+            }
+        }
+    }
+
+    /// The claim was answered, and somebody was there before.
+    fn judge(&self, call: &Call, claim: Claim) -> Result<Admission, Refusal> {
+        match claim {
+            Claim::Completed { outcome, .. } => self.replay(call, &outcome),
+            Claim::Unknown { .. } => {
+                Tally::count(&self.tally.unknown);
+                Err(Refusal::OutcomeUnknown { retry_after: DEFAULTS.retry_after_max })
+            }
+            Claim::Mismatch { stored } => {
+                Tally::count(&self.tally.mismatched);
+                let changes = match call.fingerprint.compare(&stored) {
+                    Comparison::Different(changes) => changes,
+                    _ => Changes::default(),
+                };
+                tracing::info!(operation = %call.operation, ?changes, "key used with another request");
+                Err(Refusal::Mismatch(changes))
+            }
+            Claim::Purged { .. } => Err(Refusal::Purged),
+            Claim::WentBack { .. } => {
+                let error = Error::new(Kind::WentBack, "the store gave a token it had given before");
+                self.outage(call, &error)
+            }
+            // Our own nonce cannot have been released while we hold it; tell the client to come back.
+            _ => Err(self.in_flight(call)),
+        }
+    }
+
+    pub(crate) fn replay(&self, call: &Call, stored: &bytes::Bytes) -> Result<Admission, Refusal> {
+        Tally::count(&self.tally.replayed);
+        match seal::open(stored, call.operation.id(), call.policy.settings().keys.as_ref()) {
+            Ok(Outcome { status, body: Body::NotKept { .. }, .. }) => Err(Refusal::BodyNotKept { status }),
+            Ok(outcome) => Ok(Admission::Replay(outcome)),
+            Err(_) if mutant::on("unreadable-runs-again") => Ok(Admission::Unprotected),
+            Err(why) => {
+                tracing::error!(operation = %call.operation, %why, "a stored outcome cannot be read");
+                Err(Refusal::Unreadable(why))
+            }
+        }
+    }
+
+    fn in_flight(&self, call: &Call) -> Refusal {
+        Tally::count(&self.tally.in_flight);
+        Refusal::InFlight { retry_after: self.tally.retry_after(call.operation.scope().route()) }
+    }
+
+    /// The store did not answer in time, or must not be believed.
+    fn outage(&self, call: &Call, error: &Error) -> Result<Admission, Refusal> {
+        let open = call.policy.settings().outage == Outage::Open || mutant::on("outage-runs");
+        if open && error.kind() != Kind::WentBack {
+            Tally::count(&self.tally.unprotected);
+            tracing::warn!(operation = %call.operation, %error, "the store is away; running unprotected as declared");
+            return Ok(Admission::Unprotected);
+        }
+        Tally::count(&self.tally.unavailable);
+        tracing::warn!(operation = %call.operation, %error, "the store is away; nothing was run");
+        Err(Refusal::StoreUnavailable { retry_after: self.tally.retry_after(call.operation.scope().route()) })
+    }
+
+    /// Finds out whether a claim nobody waits for any more was granted, and gives it back.
+    ///
+    /// Asking again with the same nonce is the only proof; and once released, a late copy of the
+    /// claim is told [`Claim::Withdrawn`].
+    async fn withdraw(&self, request: Request) {
+        let claim = self.insist(request.nonce, || self.store.claim(&request)).await;
+        if let Claim::Granted(lease) = claim {
+            Tally::count(&self.tally.withdrawn);
+            let release = Release { holder: lease.holder };
+            self.insist(request.nonce, || self.store.release(&release)).await;
+            self.waiters.wake(request.operation.id());
+        }
+    }
+}
+
+fn no_answer(patience: Duration) -> Error {
+    Error::new(Kind::TimedOut, format!("the store did not answer a claim within {patience:?}"))
+}

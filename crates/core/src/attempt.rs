@@ -1,0 +1,104 @@
+//! What a running effect knows of itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+use crate::lease::{Lease, Nonce, Token};
+use crate::runtime::Runtime;
+use crate::{Operation, OperationId};
+
+/// One try at an operation, handed to the effect.
+#[derive(Clone)]
+pub struct Attempt {
+    operation: Arc<Operation>,
+    lease: Option<Lease>,
+    runtime: Arc<dyn Runtime>,
+    standing: watch::Receiver<Standing>,
+}
+
+/// How the lease stands, on this process's monotonic clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) deadline: Duration,
+    pub(crate) lost: bool,
+}
+
+impl Attempt {
+    pub(crate) fn new(
+        operation: Arc<Operation>,
+        lease: Option<Lease>,
+        runtime: Arc<dyn Runtime>,
+        standing: watch::Receiver<Standing>,
+    ) -> Self {
+        Self { operation, lease, runtime, standing }
+    }
+
+    /// The operation.
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// This attempt's token, to pass to whoever can refuse a stale one. `None` if the attempt
+    /// runs unprotected.
+    pub fn token(&self) -> Option<Token> {
+        self.lease.map(|lease| lease.holder.token)
+    }
+
+    /// This attempt's nonce. `None` if the attempt runs unprotected.
+    pub fn nonce(&self) -> Option<Nonce> {
+        self.lease.map(|lease| lease.holder.nonce)
+    }
+
+    /// Which attempt this is, from 1.
+    pub fn number(&self) -> u32 {
+        self.lease.map_or(1, |lease| lease.attempt)
+    }
+
+    /// How long the lease still lasts if no renewal succeeds. Zero once it was lost.
+    pub fn remaining(&self) -> Duration {
+        let standing = *self.standing.borrow();
+        if standing.lost { Duration::ZERO } else { standing.deadline.saturating_sub(self.runtime.elapsed()) }
+    }
+
+    /// Whether another attempt, or an operator, has taken the operation over.
+    pub fn is_lost(&self) -> bool {
+        self.standing.borrow().lost
+    }
+
+    /// Ends when the lease is lost. An effect that can still turn back should race against this;
+    /// one that cannot goes on, and its outcome is judged when it comes.
+    ///
+    /// # Cancellation
+    /// Safe; nothing is left behind.
+    pub async fn lost(&mut self) {
+        if self.standing.wait_for(|standing| standing.lost).await.is_err() {
+            // The attempt ended in peace; whoever still listens waits for nothing.
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// A key for a downstream call of this operation: the same on every attempt, different for
+    /// every step and `n`. Raise `n` only after a failure that is certain.
+    pub fn derive(&self, step: &str, n: u32) -> String {
+        derive(self.operation.id(), step, n)
+    }
+}
+
+/// See [`Attempt::derive`]; for callers that hold only the operation's id.
+pub fn derive(operation: OperationId, step: &str, n: u32) -> String {
+    let mut hash = Sha256::new();
+    hash.update(b"semel derived key 1");
+    hash.update(operation.as_bytes());
+    hash.update((step.len() as u64).to_be_bytes());
+    hash.update(step.as_bytes());
+    hash.update(n.to_be_bytes());
+    let digest: [u8; 32] = hash.finalize().into();
+    digest[..20].iter().fold(String::from("semel-"), |mut key, byte| {
+        use std::fmt::Write;
+        let _ = write!(key, "{byte:02x}");
+        key
+    })
+}

@@ -1,0 +1,196 @@
+//! Running an operation once: claim → run → store → replay.
+//!
+//! This screen is the product. The claim decides who runs ([`admit`](crate::admit)); the effect
+//! runs in a task of its own, so that a caller who goes away stops nothing; its end is stored before
+//! anybody hears of it ([`finish`](crate::finish)).
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
+use tokio::sync::{oneshot, watch};
+
+use crate::admit::{Admission, Call, Grant};
+use crate::answer::{Answer, Ending, Origin, Refusal};
+use crate::attempt::{Attempt, Standing};
+use crate::error::Error;
+use crate::fingerprint::{Fingerprint, Fingerprinter};
+use crate::policy::DEFAULTS;
+use crate::runtime::Runtime;
+use crate::store::EffectStore;
+use crate::tally::{Tally, Track};
+use crate::verbs::{Renew, Renewal};
+use crate::wait::Waiters;
+use crate::{Key, Policy, Scope, mutant};
+
+/// Makes effects happen once. Clones share everything.
+#[derive(Clone)]
+pub struct Once(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn EffectStore>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) waiters: Waiters,
+    pub(crate) tally: Tally,
+    pub(crate) track: Track,
+}
+
+impl Once {
+    /// Over a store and a runtime.
+    pub fn new(store: Arc<dyn EffectStore>, runtime: Arc<dyn Runtime>) -> Self {
+        let (waiters, tally, track) = Default::default();
+        Self(Arc::new(Inner { store, runtime, waiters, tally, track }))
+    }
+
+    /// Runs `effect` if this operation has not run, and otherwise answers as it did.
+    ///
+    /// # Cancellation
+    /// Safe. A dropped call stops nothing that began: the effect runs on and its outcome is
+    /// stored. A claim that was still on its way is withdrawn.
+    pub async fn run<Effect, Work>(
+        &self,
+        scope: Scope,
+        key: Key,
+        fingerprint: Fingerprint,
+        policy: &Policy,
+        effect: Effect,
+    ) -> Result<Answer, Refusal>
+    where
+        Effect: FnOnce(Attempt) -> Work + Send + 'static,
+        Work: Future<Output: Into<Ending>> + Send + 'static,
+    {
+        let call = Call::new(scope, key, fingerprint, policy.clone());
+        match self.0.admit(&call).await? {
+            Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
+            Admission::Run(grant) => self.launch(call, Some(grant), effect).await,
+            Admission::Unprotected => self.launch(call, None, effect).await,
+        }
+    }
+
+    async fn launch<Effect, Work>(
+        &self,
+        call: Call,
+        grant: Option<Grant>,
+        effect: Effect,
+    ) -> Result<Answer, Refusal>
+    where
+        Effect: FnOnce(Attempt) -> Work + Send + 'static,
+        Work: Future<Output: Into<Ending>> + Send + 'static,
+    {
+        let (tell, hear) = oneshot::channel();
+        let inner = self.0.clone();
+        let running = inner.track.enter();
+        let task = async move {
+            let ending = inner.drive(&call, grant, effect).await;
+            inner.finish(&call, grant, ending, tell).await;
+            inner.waiters.wake(call.operation.id());
+            drop(running);
+        };
+        if mutant::on("dies-with-its-caller") {
+            task.await;
+        } else {
+            self.0.runtime.spawn(Box::pin(task));
+        }
+        // The task ends without telling only if its runtime was torn down: then nobody knows.
+        hear.await.unwrap_or(Err(Refusal::OutcomeUnknown { retry_after: DEFAULTS.retry_after_max }))
+    }
+}
+
+impl Inner {
+    /// Runs the effect, keeps its lease, and survives its panic.
+    async fn drive<Effect, Work>(&self, call: &Call, grant: Option<Grant>, effect: Effect) -> Ending
+    where
+        Effect: FnOnce(Attempt) -> Work,
+        Work: Future<Output: Into<Ending>>,
+    {
+        let deadline = grant.map_or(Duration::MAX, |grant| grant.sent + grant.lease.granted);
+        let (standing, watched) = watch::channel(Standing { deadline, lost: false });
+        let lease = grant.map(|grant| grant.lease);
+        let attempt = Attempt::new(call.operation.clone(), lease, self.runtime.clone(), watched);
+        let work = pin!(AssertUnwindSafe(async { effect(attempt).await.into() }).catch_unwind());
+        let renewals = pin!(self.keep(grant, standing));
+        match select(work, renewals).await {
+            Either::Left((Ok(ending), _)) => ending,
+            Either::Left((Err(panic), _)) if mutant::on("panic-releases") => {
+                Ending::NothingHappened(crate::Outcome::text(panic_text(&*panic)))
+            }
+            Either::Left((Err(panic), _)) => Ending::Unknown(format!("panicked: {}", panic_text(&*panic))),
+            Either::Right((never, _)) => match never {},
+        }
+    }
+
+    /// Renews every third of the lease, for as long as it is polled. Says so when the lease is lost.
+    async fn keep(
+        &self,
+        grant: Option<Grant>,
+        standing: watch::Sender<Standing>,
+    ) -> std::convert::Infallible {
+        let Some(Grant { lease, .. }) = grant else { return std::future::pending().await };
+        let renew = Renew { holder: lease.holder, lease: lease.granted };
+        loop {
+            self.runtime.sleep(lease.granted / 3).await;
+            let sent = self.runtime.elapsed();
+            if mutant::on("never-renews") {
+                continue;
+            }
+            match self.store.renew(&renew).await {
+                Ok(Renewal::Kept { .. }) => {
+                    standing.send_replace(Standing { deadline: sent + lease.granted, lost: false });
+                }
+                Ok(Renewal::Lost(stale)) => {
+                    tracing::warn!(operation = %lease.holder.operation, token = %lease.holder.token, ?stale, "lease lost");
+                    standing.send_modify(|standing| standing.lost = true);
+                    return std::future::pending().await;
+                }
+                Err(error) => {
+                    tracing::warn!(operation = %lease.holder.operation, %error, "lease not renewed");
+                    let now = self.runtime.elapsed();
+                    standing.send_if_modified(|standing| {
+                        let lapsed = now >= standing.deadline && !standing.lost;
+                        standing.lost |= lapsed;
+                        lapsed
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// What else a holder of `Once` needs.
+impl Once {
+    /// The store underneath.
+    pub fn store(&self) -> &Arc<dyn EffectStore> {
+        &self.0.store
+    }
+
+    /// Makes fingerprints with the store's keys. Ask again after a rotation.
+    pub async fn fingerprinter(&self) -> Result<Fingerprinter, Error> {
+        let keys = self.0.store.status().await?.hash_keys;
+        Fingerprinter::new(keys).map_err(|problem| {
+            Error::new(crate::error::Kind::Damaged, "the store's fingerprint keys cannot be used")
+                .because(problem)
+        })
+    }
+
+    /// Counts of what was decided since the start.
+    pub fn tally(&self) -> &Tally {
+        &self.0.tally
+    }
+
+    /// Waits until nothing runs and nothing waits to be stored, or until `patience` is over.
+    /// Returns how much is left. Stop taking new work first.
+    pub async fn drain(&self, patience: Duration) -> usize {
+        let timer = self.0.runtime.sleep(patience);
+        select(pin!(self.0.track.empty()), timer).await;
+        self.0.track.running()
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
+}

@@ -1,0 +1,93 @@
+use super::canonical::Canonical;
+use super::json::{Document, Id, Kind};
+use super::pointer::{Cursor, Pointers, Step};
+
+/// Writes a document's value: members by name, those of one name as written, and nothing of the spelling but numbers.
+///
+/// Every value starts with its tag, texts carry their length and containers their end, so that two documents
+/// give the same bytes only if they are the same value.
+pub(super) fn write(document: &Document<'_>, exclusions: &Pointers, out: &mut Canonical) {
+    Writer { document, exclusions, out, order: Vec::new() }.value(0, exclusions.root());
+}
+
+struct Writer<'a> {
+    document: &'a Document<'a>,
+    exclusions: &'a Pointers,
+    out: &'a mut Canonical,
+    // The members still to be written of every object around the current place, one stack for all of them.
+    order: Vec<Id>,
+}
+
+impl Writer<'_> {
+    // Recursion is fine here: the document is no deeper than `json::DEPTH_MAX`.
+    fn value(&mut self, id: Id, cursor: Cursor) {
+        let from = self.out.here();
+        match self.document.kind(id) {
+            Kind::Null => self.out.tag(b'n'),
+            Kind::True => self.out.tag(b't'),
+            Kind::False => self.out.tag(b'f'),
+            Kind::Number => self.out.text(b'#', self.document.text(id)),
+            Kind::String => self.out.text(b'"', self.document.text(id)),
+            Kind::Array => return self.array(id, cursor, from),
+            Kind::Object => return self.object(id, cursor, from),
+        }
+        self.out.leaf(from);
+    }
+
+    fn array(&mut self, id: Id, cursor: Cursor, from: usize) {
+        self.out.tag(b'[');
+        let mut is_leaf = true;
+        let document = self.document;
+        for (index, element) in document.children(id).enumerate() {
+            match self.exclusions.index(cursor, index) {
+                // It keeps its place, or the elements behind it would seem to have moved.
+                Step::Hit => self.out.tag(b'_'),
+                Step::On(cursor) => {
+                    is_leaf = false;
+                    let mark = self.out.enter_index(index);
+                    self.value(element, cursor);
+                    self.out.leave(mark);
+                }
+            }
+        }
+        self.out.tag(b']');
+        if is_leaf {
+            self.out.leaf(from);
+        }
+    }
+
+    fn object(&mut self, id: Id, cursor: Cursor, from: usize) {
+        self.out.tag(b'{');
+        let mut is_leaf = true;
+        let document = self.document;
+        let bottom = self.sort_members(id);
+        let top = self.order.len();
+        for at in bottom..top {
+            let member = self.order[at];
+            let name = document.name(member);
+            if let Step::On(cursor) = self.exclusions.member(cursor, name) {
+                is_leaf = false;
+                self.out.text(b':', name);
+                let mark = self.out.enter_member(name);
+                self.value(member, cursor);
+                self.out.leave(mark);
+            }
+        }
+        self.order.truncate(bottom);
+        self.out.tag(b'}');
+        if is_leaf {
+            self.out.leaf(from);
+        }
+    }
+
+    /// Puts an object's members on the stack in canonical order; gives where they start.
+    fn sort_members(&mut self, id: Id) -> usize {
+        let bottom = self.order.len();
+        let document = self.document;
+        self.order.extend(document.children(id));
+        // Ids grow as the members are written, so that members of one name keep their order.
+        self.order[bottom..]
+            .sort_unstable_by(|&a, &b| document.name(a).cmp(document.name(b)).then(a.cmp(&b)));
+        bottom
+    }
+}

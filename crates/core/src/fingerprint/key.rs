@@ -1,0 +1,91 @@
+use std::fmt;
+use std::hash::Hasher;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+use siphasher::sip::SipHasher24;
+
+use super::canonical::Canonical;
+use super::error::Error;
+use super::paths::{Paths, Print};
+
+/// One secret key for fingerprints, with the version that stored prints carry.
+///
+/// `Debug` hides the secret.
+#[derive(Clone)]
+pub struct HashKey {
+    /// Recorded with every print made under this key.
+    pub version: u32,
+    secret: [u8; 32],
+}
+
+impl HashKey {
+    /// A key from bytes that were kept somewhere.
+    pub fn new(version: u32, secret: [u8; 32]) -> Self {
+        Self { version, secret }
+    }
+
+    /// A new key from the operating system's randomness.
+    pub fn generate(version: u32) -> Result<Self, Error> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(Error::Random)?;
+        Ok(Self { version, secret })
+    }
+
+    /// The secret bytes, for whoever keeps the key.
+    pub fn secret(&self) -> &[u8; 32] {
+        &self.secret
+    }
+}
+
+impl fmt::Debug for HashKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HashKey").field("version", &self.version).finish_non_exhaustive()
+    }
+}
+
+/// A key made ready: the HMAC state after its key block, and the two SipHash keys derived from the secret.
+pub(super) struct Keyed {
+    pub(super) version: u32,
+    mac: Hmac<Sha256>,
+    path: SipHasher24,
+    value: SipHasher24,
+}
+
+impl Keyed {
+    pub(super) fn new(key: &HashKey) -> Self {
+        let mac = Hmac::<Sha256>::new_from_slice(&key.secret).expect("HMAC takes keys of any length");
+        Self {
+            version: key.version,
+            path: SipHasher24::new_with_key(&derive(&mac, b"semel path digest 1")),
+            value: SipHasher24::new_with_key(&derive(&mac, b"semel value digest 1")),
+            mac,
+        }
+    }
+
+    pub(super) fn print(&self, canonical: &Canonical) -> Print {
+        let mut mac = self.mac.clone();
+        mac.update(canonical.bytes());
+        let mut paths = Paths::with_capacity(canonical.leaves().len(), canonical.is_truncated());
+        for (path, value) in canonical.leaves() {
+            let path = self.path.hash(path);
+            // The path goes in first, so that equal values in two places do not show as equal digests.
+            let mut hasher = self.value;
+            hasher.write(&path.to_le_bytes());
+            hasher.write(value);
+            paths.push(low_half(path), low_half(hasher.finish()));
+        }
+        Print { version: self.version, digest: mac.finalize().into_bytes().into(), paths: paths.into() }
+    }
+}
+
+fn derive(mac: &Hmac<Sha256>, purpose: &[u8]) -> [u8; 16] {
+    let derived: [u8; 32] = mac.clone().chain_update(purpose).finalize().into_bytes().into();
+    let mut key = [0; 16];
+    key.copy_from_slice(&derived[..16]);
+    key
+}
+
+fn low_half(digest: u64) -> u32 {
+    (digest & u64::from(u32::MAX)) as u32
+}

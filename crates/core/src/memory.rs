@@ -1,0 +1,330 @@
+//! The reference store: a map in this process, driven by nothing but the transition functions.
+//!
+//! It is the model every other store is compared with, and a real store for effects that need not
+//! survive the process. It does not pretend to be durable.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::claim::{self, Claim};
+use crate::clock::{Clock, SystemClock, Timestamp};
+use crate::error::{Error, Kind};
+use crate::fingerprint::HashKey;
+use crate::lease::{Nonce, Token};
+use crate::record::{self, Moment, Record, State, Swept, Verb};
+use crate::store::{
+    Capabilities, ClockSource, Durability, EffectStore, Mark, Page, Pending, Status, SubjectPurge,
+    SweepReport,
+};
+use crate::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
+use crate::{OperationId, mutant};
+
+/// A store in this process's memory.
+pub struct MemoryStore {
+    clock: Arc<dyn Clock>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    state: Snapshot,
+    /// The furthest this store has been, kept apart from what a restore puts back.
+    seen: Mark,
+}
+
+/// Everything a memory store holds, at one moment: its backup.
+#[derive(Clone)]
+pub struct Snapshot {
+    store_id: [u8; 16],
+    mark: Mark,
+    hash_keys: Vec<HashKey>,
+    records: HashMap<OperationId, Record>,
+    open: BTreeSet<(Token, OperationId)>,
+    looks: BTreeSet<(Timestamp, OperationId)>,
+    look_at: HashMap<OperationId, Timestamp>,
+}
+
+impl MemoryStore {
+    /// An empty store on the machine's clock.
+    pub fn new() -> Self {
+        Self::with_clock(Arc::new(SystemClock))
+    }
+
+    /// An empty store on a clock of the caller's choice.
+    pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
+        let state = Snapshot {
+            store_id: *Nonce::random().as_bytes(),
+            mark: Mark { epoch: 1, token: Token(0) },
+            hash_keys: vec![HashKey::new(1, secret())],
+            records: HashMap::new(),
+            open: BTreeSet::new(),
+            looks: BTreeSet::new(),
+            look_at: HashMap::new(),
+        };
+        let seen = state.mark;
+        Self { clock, inner: Mutex::new(Inner { state, seen }) }
+    }
+
+    /// A copy of all it holds.
+    pub fn snapshot(&self) -> Snapshot {
+        self.lock().state.clone()
+    }
+
+    /// Puts an earlier copy back, as a restore from backup would. If the copy is older than what
+    /// was seen since, the store answers nothing until that is acknowledged.
+    pub fn restore(&self, snapshot: Snapshot) {
+        self.lock().state = snapshot;
+    }
+
+    /// How many records it holds.
+    pub fn len(&self) -> usize {
+        self.lock().state.records.len()
+    }
+
+    /// Whether it holds none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // A panic while holding the lock cannot leave a step half done: decisions come first.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self) -> Result<MutexGuard<'_, Inner>, Error> {
+        let inner = self.lock();
+        match inner.state.mark.is_behind(inner.seen) {
+            true => Err(Error::new(
+                Kind::WentBack,
+                "the memory store was restored from an older state; acknowledge it before use",
+            )),
+            false => Ok(inner),
+        }
+    }
+
+    fn step<V: Verb>(&self, verb: &V) -> Result<V::Answer, Error> {
+        let now = self.clock.now();
+        let mut inner = self.open()?;
+        let id = verb.operation();
+        let restart = mutant::on("token-may-restart");
+        let fresh = if restart {
+            Token(inner.state.records.get(&id).map_or(1, |_| 1))
+        } else {
+            Token(inner.state.mark.token.0 + 1)
+        };
+        let step = verb.decide(inner.state.records.get(&id), Moment { now, fresh });
+        if let Some(record) = step.put {
+            if V::TAKES_TOKEN && record.token == fresh && !restart {
+                inner.state.mark.token = fresh;
+                inner.seen = inner.seen.max(inner.state.mark);
+            }
+            inner.state.put(record);
+        }
+        Ok(step.answer)
+    }
+
+    fn pend<T: Send + 'static>(&self, answer: Result<T, Error>) -> Pending<'_, T> {
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+fn secret() -> [u8; 32] {
+    let mut secret = [0; 32];
+    getrandom::fill(&mut secret).expect("the operating system gives random bytes");
+    secret
+}
+
+impl Snapshot {
+    fn put(&mut self, record: Record) {
+        let id = record.operation.id();
+        let is_open = matches!(record.state, State::InProgress | State::Unknown);
+        let (token, look) = (record.token, record::first_look(&record));
+        let replaced = self.records.insert(id, record);
+        let fresh = replaced.as_ref().is_none_or(|old| old.token != token);
+        if let Some(old) = replaced.filter(|_| fresh || !is_open) {
+            self.open.remove(&(old.token, id));
+        }
+        if fresh {
+            self.schedule(id, look);
+        }
+        if is_open && fresh {
+            self.open.insert((token, id));
+        }
+    }
+
+    fn schedule(&mut self, id: OperationId, look: Timestamp) {
+        if let Some(before) = self.look_at.insert(id, look) {
+            self.looks.remove(&(before, id));
+        }
+        self.looks.insert((look, id));
+    }
+
+    fn remove(&mut self, id: OperationId) {
+        if let Some(record) = self.records.remove(&id) {
+            self.open.remove(&(record.token, id));
+        }
+        if let Some(look) = self.look_at.remove(&id) {
+            self.looks.remove(&(look, id));
+        }
+    }
+
+    fn sweep(&mut self, now: Timestamp, limit: u32, unknown_kept: Duration) -> SweepReport {
+        let mut report = SweepReport::default();
+        let due: Vec<OperationId> = self
+            .looks
+            .iter()
+            .take_while(|(look, _)| *look <= now)
+            .take(limit as usize)
+            .map(|(_, id)| *id)
+            .collect();
+        for id in &due {
+            let Some(record) = self.records.get(id) else { continue };
+            match record::sweep(record, now, unknown_kept) {
+                Swept::Gone => {
+                    self.remove(*id);
+                    report.deleted += 1;
+                }
+                Swept::Shrunk(small) => {
+                    let again = now.after(small.terms.ttl);
+                    self.put(*small);
+                    self.schedule(*id, again);
+                    report.shrunk += 1;
+                }
+                Swept::Kept(again) => self.schedule(*id, again),
+            }
+        }
+        report.more = due.len() == limit as usize;
+        report
+    }
+}
+
+impl EffectStore for MemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            engine: "memory",
+            clock: ClockSource::Host,
+            durability: Durability::Process,
+            same_transaction: false,
+            time_precision: Duration::from_micros(1),
+        }
+    }
+
+    fn claim<'a>(&'a self, request: &'a claim::Request) -> Pending<'a, Claim> {
+        self.pend(self.step(request))
+    }
+
+    fn renew<'a>(&'a self, renew: &'a Renew) -> Pending<'a, Renewal> {
+        self.pend(self.step(renew))
+    }
+
+    fn complete<'a>(&'a self, complete: &'a Complete) -> Pending<'a, Completion> {
+        self.pend(self.step(complete))
+    }
+
+    fn release<'a>(&'a self, release: &'a Release) -> Pending<'a, Change> {
+        self.pend(self.step(release))
+    }
+
+    fn mark_unknown<'a>(&'a self, mark: &'a MarkUnknown) -> Pending<'a, Change> {
+        self.pend(self.step(mark))
+    }
+
+    fn settle<'a>(&'a self, settle: &'a Settle) -> Pending<'a, Change> {
+        self.pend(self.step(settle))
+    }
+
+    fn purge<'a>(&'a self, purge: &'a Purge) -> Pending<'a, Change> {
+        self.pend(self.step(purge))
+    }
+
+    fn purge_subject<'a>(
+        &'a self,
+        subject: &'a str,
+        nonce: Nonce,
+        note: &'a str,
+        limit: u32,
+    ) -> Pending<'a, SubjectPurge> {
+        let purge = || {
+            let now = self.clock.now();
+            let mut inner = self.open()?;
+            let mut report = SubjectPurge::default();
+            let theirs: Vec<Record> = inner
+                .state
+                .records
+                .values()
+                .filter(|record| record.subject.as_deref() == Some(subject))
+                .cloned()
+                .collect();
+            for record in theirs {
+                let operation = record.operation.id();
+                let step = Purge { operation, nonce, note: note.to_owned() }
+                    .decide(Some(&record), Moment { now, fresh: Token(0) });
+                match step.put {
+                    None => report.open += 1,
+                    Some(_) if report.purged == u64::from(limit) => report.more = true,
+                    Some(tombstone) => {
+                        inner.state.put(tombstone);
+                        report.purged += 1;
+                    }
+                }
+            }
+            Ok(report)
+        };
+        self.pend(purge())
+    }
+
+    fn get(&self, operation: OperationId) -> Pending<'_, Option<Record>> {
+        self.pend(self.open().map(|inner| inner.state.records.get(&operation).cloned()))
+    }
+
+    fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page> {
+        let now = self.clock.now();
+        let page = self.open().map(|inner| {
+            let above = (after, OperationId::from_bytes([0xff; 32]));
+            let ids = inner.state.open.range((std::ops::Bound::Excluded(above), std::ops::Bound::Unbounded));
+            let records: Vec<Record> =
+                ids.take(limit as usize).map(|(_, id)| inner.state.records[id].clone()).collect();
+            let next = records.last().filter(|_| records.len() == limit as usize).map(|record| record.token);
+            Page { now, records, next }
+        });
+        self.pend(page)
+    }
+
+    fn sweep(&self, limit: u32, unknown_kept: Duration) -> Pending<'_, SweepReport> {
+        let now = self.clock.now();
+        self.pend(self.open().map(|mut inner| inner.state.sweep(now, limit, unknown_kept)))
+    }
+
+    fn status(&self) -> Pending<'_, Status> {
+        let inner = self.lock();
+        let Snapshot { store_id, mark, hash_keys, .. } = &inner.state;
+        let went_back_from = mark.is_behind(inner.seen).then_some(inner.seen);
+        let status =
+            Status { store_id: *store_id, mark: *mark, went_back_from, hash_keys: hash_keys.clone() };
+        self.pend(Ok(status))
+    }
+
+    fn acknowledge_restore<'a>(&'a self, _by: &'a str) -> Pending<'a, Mark> {
+        let mut inner = self.lock();
+        let mark = inner.state.mark.acknowledged(inner.seen);
+        inner.state.mark = mark;
+        inner.seen = mark;
+        self.pend(Ok(mark))
+    }
+
+    fn rotate_hash_key(&self) -> Pending<'_, u32> {
+        let rotated = self.open().map(|mut inner| {
+            let keys = &mut inner.state.hash_keys;
+            let version = keys.iter().map(|key| key.version).max().unwrap_or(0) + 1;
+            keys.insert(0, HashKey::new(version, secret()));
+            version
+        });
+        self.pend(rotated)
+    }
+}

@@ -1,0 +1,219 @@
+//! What makes two requests the same operation: namespace, tenant, route and key together.
+//!
+//! The key alone never does. Two tenants may choose the same key, and one key may be used on two
+//! routes; neither may ever meet the other's record.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use crate::Key;
+
+/// Longest namespace, tenant or route id, in bytes.
+pub const PART_BYTES_MAX: usize = 512;
+
+/// Where a key lives: a deployment's namespace, an authenticated tenant, a stable route id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Scope {
+    namespace: Box<str>,
+    tenant: Option<Box<str>>,
+    route: Box<str>,
+}
+
+/// A scope part that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// Namespace, tenant and route need at least one character each.
+    #[error("the {part} of a scope is empty; give it a name, or declare no tenant with Scope::shared")]
+    Empty {
+        /// Which part.
+        part: &'static str,
+    },
+    /// Over [`PART_BYTES_MAX`].
+    #[error("the {part} of a scope has {bytes} bytes; the most accepted is 512")]
+    TooLong {
+        /// Which part.
+        part: &'static str,
+        /// Its size.
+        bytes: usize,
+    },
+    /// Stores keep the parts as text, and not every database can hold a NUL in text.
+    #[error("the {part} of a scope contains a NUL character")]
+    Nul {
+        /// Which part.
+        part: &'static str,
+    },
+}
+
+impl Scope {
+    /// The usual scope: every tenant has its own keys.
+    pub fn new(namespace: &str, tenant: &str, route: &str) -> Result<Self, Invalid> {
+        check("tenant", tenant)?;
+        Ok(Self { tenant: Some(tenant.into()), ..Self::shared(namespace, route)? })
+    }
+
+    /// A scope with no tenant: everybody who knows a key shares its outcome. Fit for jobs and
+    /// for services with one caller; never for a public API.
+    pub fn shared(namespace: &str, route: &str) -> Result<Self, Invalid> {
+        check("namespace", namespace)?;
+        check("route", route)?;
+        Ok(Self { namespace: namespace.into(), tenant: None, route: route.into() })
+    }
+
+    /// The deployment.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The authenticated principal, if one was declared.
+    pub fn tenant(&self) -> Option<&str> {
+        self.tenant.as_deref()
+    }
+
+    /// The stable route id.
+    pub fn route(&self) -> &str {
+        &self.route
+    }
+}
+
+fn check(part: &'static str, text: &str) -> Result<(), Invalid> {
+    match text.len() {
+        0 => Err(Invalid::Empty { part }),
+        bytes if bytes > PART_BYTES_MAX => Err(Invalid::TooLong { part, bytes }),
+        _ if text.contains('\0') => Err(Invalid::Nul { part }),
+        _ => Ok(()),
+    }
+}
+
+/// The identity of an operation: SHA-256 over its length-prefixed parts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId([u8; 32]);
+
+impl OperationId {
+    /// The raw digest, as stores keep it.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Takes back what a store kept.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        crate::codec::write_hex(f, &self.0)
+    }
+}
+
+impl fmt::Debug for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "OperationId({self})")
+    }
+}
+
+/// One client intent: a scope, a key, and the id made of both.
+///
+/// The readable parts are stored beside the id, so that people can find what they look for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Operation {
+    id: OperationId,
+    scope: Scope,
+    key: Key,
+}
+
+impl Operation {
+    /// Names an operation. Nothing is looked up.
+    pub fn new(scope: Scope, key: Key) -> Self {
+        Self { id: digest(&scope, &key), scope, key }
+    }
+
+    /// Its identity in a store.
+    pub fn id(&self) -> OperationId {
+        self.id
+    }
+
+    /// Where its key lives.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// The client's key.
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tenant = self.scope.tenant().unwrap_or("-");
+        write!(f, "{}/{}/{} {}", self.scope.namespace, tenant, self.scope.route, self.key)
+    }
+}
+
+/// Length prefixes make the parts unambiguous: ("ab", "c") and ("a", "bc") differ.
+fn digest(scope: &Scope, key: &Key) -> OperationId {
+    let mut hash = Sha256::new();
+    hash.update(b"semel operation 1");
+    let mut part = |tag: u8, bytes: &[u8]| {
+        hash.update([tag]);
+        if !crate::mutant::on("id-parts-unprefixed") {
+            hash.update((bytes.len() as u64).to_be_bytes());
+        }
+        hash.update(bytes);
+    };
+    part(1, scope.namespace.as_bytes());
+    match &scope.tenant {
+        Some(_) if crate::mutant::on("id-without-tenant") => {}
+        Some(tenant) => part(2, tenant.as_bytes()),
+        None => part(3, b""),
+    }
+    if !crate::mutant::on("id-without-route") {
+        part(4, scope.route.as_bytes());
+    }
+    part(5, key.as_str().as_bytes());
+    OperationId(hash.finalize().into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(namespace: &str, tenant: Option<&str>, route: &str, key: &str) -> OperationId {
+        let scope = match tenant {
+            Some(tenant) => Scope::new(namespace, tenant, route),
+            None => Scope::shared(namespace, route),
+        };
+        Operation::new(scope.unwrap(), key.parse().unwrap()).id()
+    }
+
+    #[test]
+    fn an_operation_is_all_four_parts_never_the_key_alone() {
+        // G-1
+        let base = id("prod", Some("alice"), "charge", "k-1");
+        assert_eq!(base, id("prod", Some("alice"), "charge", "k-1"));
+        assert_ne!(base, id("test", Some("alice"), "charge", "k-1"));
+        assert_ne!(base, id("prod", Some("bob"), "charge", "k-1"));
+        assert_ne!(base, id("prod", None, "charge", "k-1"));
+        assert_ne!(base, id("prod", Some("alice"), "refund", "k-1"));
+        assert_ne!(base, id("prod", Some("alice"), "charge", "k-2"));
+    }
+
+    #[test]
+    fn shifting_a_character_between_parts_changes_the_operation() {
+        // G-1: tags keep neighbours apart, prefixes keep a part from imitating a tag.
+        assert_ne!(id("p", Some("a\u{4}b"), "c", "k"), id("p", Some("a"), "b\u{4}c", "k"));
+        assert_ne!(id("ab", Some("c"), "r", "k"), id("a", Some("bc"), "r", "k"));
+    }
+
+    #[test]
+    fn unusable_parts_are_refused_by_name() {
+        assert_eq!(Scope::new("", "t", "r"), Err(Invalid::Empty { part: "namespace" }));
+        assert_eq!(Scope::new("n", "", "r"), Err(Invalid::Empty { part: "tenant" }));
+        assert_eq!(Scope::shared("n", "a\0b"), Err(Invalid::Nul { part: "route" }));
+        let long = "x".repeat(513);
+        assert_eq!(Scope::new("n", &long, "r"), Err(Invalid::TooLong { part: "tenant", bytes: 513 }));
+    }
+}

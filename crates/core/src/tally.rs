@@ -1,0 +1,125 @@
+//! Counting what was decided, and what still runs.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::policy::DEFAULTS;
+
+/// Most routes whose latency is remembered.
+const ROUTES_MAX: usize = 10_000;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since the start of the process, one per decision.
+        #[derive(Debug, Default)]
+        pub struct Tally {
+            $(pub(crate) $name: AtomicU64,)*
+            latencies: Mutex<HashMap<Box<str>, Duration>>,
+        }
+
+        impl Tally {
+            $($(#[$doc])* pub fn $name(&self) -> u64 {
+                self.$name.load(Ordering::Relaxed)
+            })*
+
+            /// Every count with its name.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name()),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Attempts granted.
+    granted,
+    /// Outcomes replayed.
+    replayed,
+    /// Duplicates told to come back.
+    in_flight,
+    /// Keys used with another request.
+    mismatched,
+    /// Callers told that the outcome is unknown.
+    unknown,
+    /// Calls refused because the store was away.
+    unavailable,
+    /// Effects run without protection.
+    unprotected,
+    /// Outcomes refused because their attempt no longer counted: possible double effects.
+    refused_outcomes,
+    /// Claims withdrawn because their answer never came.
+    withdrawn,
+    /// Outcomes that had to be stored in the background.
+    stored_late,
+    /// Keys that look guessable.
+    weak_keys,
+}
+
+impl Tally {
+    pub(crate) fn count(counter: &AtomicU64) {
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Folds one run into a route's smoothed latency.
+    pub(crate) fn observe(&self, route: &str, took: Duration) {
+        let mut latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(smooth) = latencies.get_mut(route) {
+            *smooth = (*smooth * 7 + took) / 8;
+        } else if latencies.len() < ROUTES_MAX {
+            latencies.insert(route.into(), took);
+        }
+    }
+
+    /// When a duplicate should come back: about as long as the route takes, within bounds.
+    pub(crate) fn retry_after(&self, route: &str) -> Duration {
+        let latencies = self.latencies.lock().unwrap_or_else(PoisonError::into_inner);
+        let smooth = latencies.get(route).copied().unwrap_or(DEFAULTS.retry_after_min);
+        smooth.clamp(DEFAULTS.retry_after_min, DEFAULTS.retry_after_max)
+    }
+}
+
+/// Which tasks are still under way.
+#[derive(Default)]
+pub(crate) struct Track(Arc<Tracked>);
+
+#[derive(Default)]
+struct Tracked {
+    count: AtomicUsize,
+    idle: Notify,
+}
+
+/// One task under way.
+pub(crate) struct Running(Arc<Tracked>);
+
+impl Track {
+    pub(crate) fn enter(&self) -> Running {
+        self.0.count.fetch_add(1, Ordering::AcqRel);
+        Running(self.0.clone())
+    }
+
+    pub(crate) fn running(&self) -> usize {
+        self.0.count.load(Ordering::Acquire)
+    }
+
+    pub(crate) async fn empty(&self) {
+        loop {
+            let idle = self.0.idle.notified();
+            if self.running() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
