@@ -17,7 +17,7 @@ use crate::outcome::{Body, Outcome};
 use crate::policy::{DEFAULTS, Outage};
 use crate::tally::Tally;
 use crate::verbs::Release;
-use crate::{Key, Operation, Policy, Scope, mutant, seal};
+use crate::{Key, Operation, Policy, Scope, mutant};
 
 /// One call of `run`, with the nonce it keeps through every repetition.
 pub(crate) struct Call {
@@ -178,7 +178,7 @@ impl Inner {
 
     pub(crate) fn replay(&self, call: &Call, stored: &bytes::Bytes) -> Result<Admission, Refusal> {
         Tally::count(&self.tally.replayed);
-        match seal::open(stored, call.operation.id(), call.policy.settings().keys.as_ref()) {
+        match call.policy.read(stored, call.operation.id()) {
             Ok(Outcome { status, body: Body::NotKept { .. }, .. }) => Err(Refusal::BodyNotKept { status }),
             Ok(outcome) => Ok(Admission::Replay(outcome)),
             Err(_) if mutant::on("unreadable-runs-again") => Ok(Admission::Unprotected),

@@ -12,7 +12,6 @@ use crate::admit::{Admission, Call, Grant};
 use crate::answer::{Answer, Ending, Origin, Refusal};
 use crate::backoff::Backoff;
 use crate::execute::Inner;
-use crate::fingerprint;
 use crate::lease::Nonce;
 use crate::outcome::{Body, Outcome};
 use crate::policy::DEFAULTS;
@@ -59,7 +58,7 @@ impl Inner {
     async fn store_outcome(&self, call: &Call, grant: Grant, outcome: Outcome, tell: Tell) {
         let settings = call.policy.settings();
         let holder = grant.lease.holder;
-        let kept = kept(&outcome, call);
+        let kept = call.policy.kept(&outcome);
         if mutant::on("large-body-forgotten") && matches!(kept.body, Body::NotKept { .. }) {
             let forgotten = Release { holder };
             let _ = tell.send(Ok(Answer { outcome, origin: Origin::Fresh }));
@@ -135,32 +134,4 @@ fn unprotected(ending: Ending) -> Result<Answer, Refusal> {
         }
         Ending::Unknown(_) => Err(NOT_KNOWN),
     }
-}
-
-/// What is stored of an outcome: within the limit, and without what must not be kept.
-fn kept(outcome: &Outcome, call: &Call) -> Outcome {
-    let settings = call.policy.settings();
-    let mut kept = outcome.clone();
-    for lines in [&mut kept.headers, &mut kept.trailers] {
-        let before = lines.len();
-        lines.retain(|line| {
-            !settings.redaction.headers.iter().any(|name| line.name.eq_ignore_ascii_case(name))
-        });
-        kept.redacted |= lines.len() != before;
-    }
-    let Body::Kept(body) = &kept.body else { return kept };
-    if body.len() > settings.outcome_bytes_max {
-        kept.body = Body::NotKept { bytes: Some(body.len() as u64) };
-    } else if let Some(pointers) = &settings.redaction.body {
-        // A body that should be redacted and cannot be parsed is not kept: it may hold the secret.
-        kept.body = match fingerprint::redact(body, pointers, fingerprint::REDACTED) {
-            Some(clean) => {
-                kept.redacted |= clean != body[..];
-                Body::Kept(clean.into())
-            }
-            None if body.is_empty() => return kept,
-            None => Body::NotKept { bytes: Some(body.len() as u64) },
-        };
-    }
-    kept
 }

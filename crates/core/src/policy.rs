@@ -4,9 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::fingerprint::Pointers;
+use bytes::Bytes;
+
+use crate::OperationId;
+use crate::fingerprint::{self, Pointers};
+use crate::outcome::{Body, Outcome, Unreadable};
 use crate::record::{Recovery, Terms};
-use crate::seal::Keyring;
+use crate::seal::{self, Keyring};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -150,6 +154,44 @@ impl Policy {
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.0
+    }
+
+    /// The bytes a store keeps of an outcome: within the limit, redacted, encoded, sealed.
+    pub fn prepare(&self, outcome: &Outcome, operation: OperationId) -> Bytes {
+        seal::close(&self.kept(outcome), operation, self.0.keys.as_ref())
+    }
+
+    /// Reads back what [`prepare`](Self::prepare) made.
+    pub fn read(&self, stored: &Bytes, operation: OperationId) -> Result<Outcome, Unreadable> {
+        seal::open(stored, operation, self.0.keys.as_ref())
+    }
+
+    /// What is kept of an outcome: within the limit, and without what must not be kept.
+    pub(crate) fn kept(&self, outcome: &Outcome) -> Outcome {
+        let Settings { redaction, outcome_bytes_max, .. } = &*self.0;
+        let mut kept = outcome.clone();
+        if crate::mutant::on("stored-unredacted") {
+            return kept;
+        }
+        for lines in [&mut kept.headers, &mut kept.trailers] {
+            let before = lines.len();
+            lines.retain(|line| !redaction.headers.iter().any(|name| line.name.eq_ignore_ascii_case(name)));
+            kept.redacted |= lines.len() != before;
+        }
+        let Body::Kept(body) = &kept.body else { return kept };
+        if body.len() > *outcome_bytes_max {
+            kept.body = Body::NotKept { bytes: Some(body.len() as u64) };
+        } else if let (Some(pointers), false) = (&redaction.body, body.is_empty()) {
+            kept.body = match fingerprint::redact(body, pointers, fingerprint::REDACTED) {
+                Some(clean) => {
+                    kept.redacted |= clean != body[..];
+                    Body::Kept(clean.into())
+                }
+                // It should be redacted and cannot be read: it may hold the secret.
+                None => Body::NotKept { bytes: Some(body.len() as u64) },
+            };
+        }
+        kept
     }
 
     /// What is allowed but deserves a second look, one sentence each.

@@ -3,15 +3,15 @@ use super::paths::PATHS_MAX;
 /// Longer paths are cut for naming and for their digests. Names shown are shorter still.
 const PATH_BYTES_MAX: usize = 512;
 
-// What stands before each step of a path. No UTF-8 text contains these bytes, so names need no escapes before they are
-// shown, and `[1]` and `{"0":1}` have two paths though both are shown as `/0`.
+// What stands before each step of a path. No UTF-8 text contains these bytes, so names need no escapes before
+// they are shown, and `[1]` and `{"0":1}` have two paths though both are shown as `/0`.
 const MEMBER: u8 = 0xfe;
 const INDEX: u8 = 0xff;
 
 /// The canonical request in the making: one run of self-delimiting bytes, and where its leaves lie in it.
 ///
-/// Whoever writes takes care that the bytes are injective: every field starts with a tag and texts carry their
-/// length.
+/// Whoever writes takes care that the bytes are injective: every field starts with a tag and texts carry
+/// their length.
 pub(super) struct Canonical {
     bytes: Vec<u8>,
     path: Vec<u8>,
@@ -63,7 +63,6 @@ impl Canonical {
     }
 
     /// A tag, a length and a text.
-    #[inline]
     pub(super) fn text(&mut self, tag: u8, text: &[u8]) {
         self.tag(tag);
         self.number(text.len());
@@ -88,7 +87,6 @@ impl Canonical {
     }
 
     /// A number in base 128, low digits first; the high bit says that more follow.
-    #[inline]
     pub(super) fn number(&mut self, mut number: usize) {
         while number >= 0x80 {
             self.bytes.push((number & 0x7f) as u8 | 0x80);
@@ -98,7 +96,6 @@ impl Canonical {
     }
 
     /// Goes down to an object member, a field or a part.
-    #[inline]
     pub(super) fn enter_member(&mut self, name: &[u8]) -> Mark {
         let mark = Mark(self.path.len());
         if self.wants_path() {
@@ -130,13 +127,11 @@ impl Canonical {
         mark
     }
 
-    #[inline]
     pub(super) fn leave(&mut self, mark: Mark) {
         self.path.truncate(mark.0);
     }
 
     /// Records what was written since `from` as the value of the leaf at the current path.
-    #[inline]
     pub(super) fn leaf(&mut self, from: usize) {
         if self.values.len() == PATHS_MAX {
             self.truncated = true;
@@ -166,9 +161,9 @@ impl Canonical {
     }
 }
 
-/// The paths of a request's leaves in one buffer, in canonical order. They stay with the request; no store sees
-/// them. At most [`PATHS_MAX`] times [`PATH_BYTES_MAX`] bytes, so that a request in flight need not hold its body
-/// for the sake of naming.
+/// The paths of a request's leaves in one buffer, in canonical order. They stay with the request; no store
+/// sees them. At most [`PATHS_MAX`] times [`PATH_BYTES_MAX`] bytes, so that a request in flight need not hold
+/// its body for the sake of naming.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Names {
     text: Vec<u8>,
@@ -186,7 +181,8 @@ impl Names {
         &self.text[from..self.ends[at] as usize]
     }
 
-    /// The path of one leaf for people: a JSON pointer, the name of a part of the request, or `body` for the whole.
+    /// The path of one leaf for people: a JSON pointer, the name of a part of the request, or `body` for the
+    /// whole.
     pub(super) fn show(&self, at: usize, chars_max: usize) -> String {
         let path = self.get(at);
         if path.is_empty() {

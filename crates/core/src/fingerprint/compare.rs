@@ -12,8 +12,8 @@ pub const NAME_CHARS_MAX: usize = 128;
 
 /// The fingerprint of one request under every key version its fingerprinter knows.
 ///
-/// It also holds the paths of the request's first leaves (not their values), in order to name what changed. `Debug`
-/// shows neither.
+/// It also holds the paths of the request's first leaves (not their values), in order to name what changed.
+/// `Debug` shows neither.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fingerprint {
     // Never empty, the current version first.
@@ -28,8 +28,8 @@ pub enum Comparison {
     Same,
     /// Another request.
     Different(Changes),
-    /// The stored print was made under a key version that is not known here. Nothing can be said, so nothing may
-    /// run.
+    /// The stored print was made under a key version that is not known here. Nothing can be said, so nothing
+    /// may run.
     Incomparable {
         /// The version the stored print carries.
         version: u32,
@@ -38,10 +38,11 @@ pub enum Comparison {
 
 /// Where two requests differ. Names come from the new request, never values.
 ///
-/// A name is a JSON pointer into the body (`/items/0/price`; for form fields and multipart parts `/name`), or one of
-/// `method`, `path`, `query`, `content-type`, `header:x` and `body`. `body` stands for an opaque body, for a JSON
-/// document that is a single scalar, and for a change in a body that could not be named more closely. There are at most
-/// [`NAMES_MAX`] names in each list, of at most [`NAME_CHARS_MAX`] characters, with control characters escaped.
+/// A name is a JSON pointer into the body (`/items/0/price`; for form fields and multipart parts `/name`), or
+/// one of `method`, `path`, `query`, `content-type`, `header:x` and `body`. `body` stands for an opaque body,
+/// for a JSON document that is a single scalar, and for a change in a body that could not be named more
+/// closely. There are at most [`NAMES_MAX`] names in each list, of at most [`NAME_CHARS_MAX`] characters,
+/// with control characters escaped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// In both requests, with different values.
@@ -50,7 +51,8 @@ pub struct Changes {
     pub added: Vec<String>,
     /// How many were in the stored request only. Their names are not known.
     pub removed: usize,
-    /// Whether this is all. It is not when a request had more leaves than are kept or there were too many names.
+    /// Whether this is all. It is not when a request had more leaves than are kept or there were too many
+    /// names.
     pub complete: bool,
 }
 
@@ -94,7 +96,7 @@ impl Fingerprint {
             removed,
             complete,
         };
-        // All that stands before the body is among the leaves kept, so what remains is in the body.
+        // The parts beside the body come first and are among the leaves kept, so what remains is in the body.
         if found == 0 && !old.is_empty() {
             changes.changed.push("body".to_owned());
         }
@@ -118,8 +120,8 @@ impl fmt::Debug for Fingerprint {
     }
 }
 
-/// The leaves of `new` that changed, those that were added, and how many of `old` are gone. The n-th leaf of a path
-/// is held against the n-th leaf of the same path, for paths occur more than once (duplicate members).
+/// The leaves of `new` that changed, those that were added, and how many of `old` are gone. The n-th leaf of
+/// a path is held against the n-th leaf of the same path, for paths occur more than once (duplicate members).
 fn differing(new: &Paths, old: &Paths) -> (Vec<usize>, Vec<usize>, usize) {
     let (new, old) = (by_path(new), by_path(old));
     let (mut changed, mut added, mut removed) = (Vec::new(), Vec::new(), 0);

@@ -8,8 +8,8 @@ const FIELDS_MAX: usize = 1 << 16;
 
 /// The fields of an `application/x-www-form-urlencoded` body, decoded.
 ///
-/// A pair of ampersands with nothing in between is no field. `a` and `a=` are two things, since some frameworks read
-/// them as two.
+/// A pair of ampersands with nothing in between is no field. `a` and `a=` are two things, since some
+/// frameworks read them as two.
 pub(super) struct Fields<'a> {
     // Sorted by root name; fields of one root in the order they were sent.
     fields: Vec<Field<'a>>,
@@ -63,8 +63,8 @@ impl<'a> Field<'a> {
     }
 }
 
-/// The name up to its first bracket. Frameworks build lists and records from `items[][id]` and `items[][price]`, and
-/// there the order of two different names says what belongs together.
+/// The name up to its first bracket. Frameworks build lists and records from `items[][id]` and
+/// `items[][price]`, and there the order of two different names says what belongs together.
 pub(super) fn root_name(name: &[u8]) -> &[u8] {
     let end = name.iter().position(|&byte| byte == b'[').unwrap_or(name.len());
     &name[..end]

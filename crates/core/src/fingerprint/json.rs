@@ -11,9 +11,10 @@ const NODES_MAX: usize = 1 << 20;
 
 /// A JSON document (RFC 8259) as a flat list of values in the order they are written.
 ///
-/// Every value knows where it lies in the source, and containers know where they end in the list. Numbers are not
-/// read: their text is their value. Strings are decoded to UTF-8; a lone surrogate, which the grammar allows and UTF-8
-/// has no place for, becomes the three bytes it would have (WTF-8) and so equals nothing else.
+/// Every value knows where it lies in the source, and containers know where they end in the list. Numbers are
+/// not read: their text is their value. Strings are decoded to UTF-8; a lone surrogate, which the grammar
+/// allows and UTF-8 has no place for, becomes the three bytes it would have (WTF-8) and so equals nothing
+/// else.
 pub(super) struct Document<'a> {
     source: &'a [u8],
     // Strings and names that had escapes, one after another.
@@ -99,7 +100,6 @@ impl<'a> Document<'a> {
         })
     }
 
-    #[inline]
     fn resolve(&self, text: Text) -> &[u8] {
         let (from, len) = (text.from as usize, text.len as usize);
         match from.checked_sub(self.source.len()) {
@@ -139,7 +139,6 @@ impl Reader<'_> {
     }
 
     /// Reads one element or member with its comma, or the end of the container.
-    #[inline]
     fn item(&mut self, container: Open, is_first: bool) -> Option<()> {
         self.skip_space();
         match self.peek()? {
@@ -242,7 +241,6 @@ impl Reader<'_> {
     }
 
     /// Reads on from behind the opening quote. Text without escapes stays where it is.
-    #[inline]
     fn string(&mut self) -> Option<Text> {
         let from = self.at;
         self.skip_plain();
@@ -332,7 +330,6 @@ impl Reader<'_> {
         Text { from: from as u32, len: (self.at - from) as u32 }
     }
 
-    #[inline]
     fn skip_plain(&mut self) {
         let rest = &self.source[self.at..];
         let (words, _) = rest.as_chunks();
@@ -342,7 +339,6 @@ impl Reader<'_> {
         self.at += plain.map_or(rest.len(), |plain| from + plain);
     }
 
-    #[inline]
     fn skip_space(&mut self) {
         while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
@@ -353,19 +349,18 @@ impl Reader<'_> {
         (self.peek() == Some(byte)).then(|| self.at += 1)
     }
 
-    #[inline]
     fn peek(&self) -> Option<u8> {
         self.source.get(self.at).copied()
     }
 }
 
-/// Whether none of eight bytes ends a plain run: no control character, quote or backslash. May say no to a word with
-/// bytes beyond ASCII; those are then looked at one by one.
+/// Whether none of eight bytes ends a plain run: no control character, quote or backslash. May say no to a
+/// word with bytes beyond ASCII; those are then looked at one by one.
 fn is_plain(word: u64) -> bool {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
-    // Subtracting borrows from the high bit of every byte below the bound, or of any byte above a borrowing one, so that
-    // a doubtful word is never called plain.
+    // Subtracting borrows from the high bit of every byte below the bound, or of any byte above a borrowing
+    // one, so that a doubtful word is never called plain.
     let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound);
     let control = below(word, 0x20);
     let quote = below(word ^ (ONES * u64::from(b'"')), 1);

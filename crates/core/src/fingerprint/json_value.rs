@@ -2,7 +2,8 @@ use super::canonical::Canonical;
 use super::json::{Document, Id, Kind};
 use super::pointer::{Cursor, Pointers, Step};
 
-/// Writes a document's value: members by name, those of one name as written, and nothing of the spelling but numbers.
+/// Writes a document's value: members by name, those of one name as written, and nothing of the spelling but
+/// numbers.
 ///
 /// Every value starts with its tag, texts carry their length and containers their end, so that two documents
 /// give the same bytes only if they are the same value.

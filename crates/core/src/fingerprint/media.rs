@@ -14,8 +14,8 @@ pub(super) struct Value<'a> {
     pub(super) parameters: Vec<Parameter<'a>>,
 }
 
-/// Quoted values are without their quotes but not unescaped: senders disagree about backslashes, so all of their
-/// readings stay apart.
+/// Quoted values are without their quotes but not unescaped: senders disagree about backslashes, so all of
+/// their readings stay apart.
 pub(super) struct Parameter<'a> {
     pub(super) name: &'a [u8],
     pub(super) value: &'a [u8],
@@ -131,7 +131,8 @@ fn token(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (end > 0).then(|| text.split_at(end))
 }
 
-/// Reads to the closing quote. A backslash hides the quote behind it; whether it means more is not decided here.
+/// Reads to the closing quote. A backslash hides the quote behind it; whether it means more is not decided
+/// here.
 fn quoted_string(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut at = 0;
     loop {

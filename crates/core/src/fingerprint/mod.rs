@@ -1,8 +1,8 @@
 //! A fingerprint says whether two requests under one key ask for the same thing.
 //!
 //! It is an HMAC-SHA-256 over method, path, query, content type, the headers a route selects, and the
-//! content-decoded body. Bodies are brought to a canonical form first, so that a client may serialise the same
-//! request twice without being refused:
+//! content-decoded body. Bodies are brought to a canonical form first, so that a client may serialise the
+//! same request twice without being refused:
 //!
 //! | body | does not count | counts |
 //! |---|---|---|
@@ -12,21 +12,30 @@
 //! | other | nothing | the bytes |
 //!
 //! No value is ever changed on the way: there is no number type here, only lexemes. What cannot be read
-//! strictly (broken JSON, a charset other than UTF-8, a malformed multipart) is compared as bytes; that is never
-//! an error.
+//! strictly (broken JSON, a charset other than UTF-8, a malformed multipart) is compared as bytes; that is
+//! never an error.
 //!
-//! Beside the digest a [`Print`] holds two four-byte keyed digests per leaf, one of its path and one of its value.
-//! From these a refusal can name what changed, and the store learns neither names nor values.
+//! Beside the digest a [`Print`] holds two four-byte keyed digests per leaf, one of its path and one of its
+//! value. From these a refusal can name what changed, and the store learns neither names nor values.
 //!
-//! What this module does not do: it never finds duplicates. Two equal bodies under two keys are two operations.
-//! It does not decode content encodings and does not choose the headers; the caller has done both.
+//! What this module does not do: it never finds duplicates. Two equal bodies under two keys are two
+//! operations. It does not decode content encodings and does not choose the headers; the caller has done
+//! both.
+//!
+//! # Limits
+//!
+//! Compared as bytes are also: JSON deeper than 128 levels, of more than 2^20 values or longer than 1 GiB;
+//! forms of more than 2^16 fields; multipart bodies of more than 1024 parts or with a part whose head exceeds
+//! 16 KiB. While it is read, a body takes about 36 bytes of memory per JSON value besides its canonical form;
+//! afterwards a [`Fingerprint`] keeps neither, only the paths of at most [`PATHS_MAX`] leaves.
 //!
 //! # Excluded members
 //!
-//! A route may exclude JSON pointers (a client timestamp, say). An excluded object member, form field or part is
-//! ignored on both sides, so present and absent are the same. An excluded array element keeps its place: its value
-//! does not count, the length of the array does. A pointer that matches nothing has no effect; `{"meta":{}}` and `{}`
-//! stay different when `/meta/sent_at` is excluded. Opaque bodies have no members, so nothing in them is excluded.
+//! A route may exclude JSON pointers (a client timestamp, say). An excluded object member, form field or part
+//! is ignored on both sides, so present and absent are the same. An excluded array element keeps its place:
+//! its value does not count, the length of the array does. A pointer that matches nothing has no effect;
+//! `{"meta":{}}` and `{}` stay different when `/meta/sent_at` is excluded. Opaque bodies have no members, so
+//! nothing in them is excluded.
 
 mod canonical;
 mod compare;
@@ -66,9 +75,9 @@ pub const KEYS_MAX: usize = 8;
 
 /// Makes fingerprints under one current key and any number of older ones.
 ///
-/// Rotation: put the new key first and keep the old ones for as long as records made under them live. A stored
-/// print is compared under its own version. To let all instances know a key before any of them uses it, list it
-/// behind the current one for a while.
+/// Rotation: put the new key first and keep the old ones for as long as records made under them live. A
+/// stored print is compared under its own version. To let all instances know a key before any of them uses
+/// it, list it behind the current one for a while.
 ///
 /// Cloning is cheap. `Debug` shows versions, never secrets.
 #[derive(Clone)]
@@ -77,8 +86,8 @@ pub struct Fingerprinter {
 }
 
 impl Fingerprinter {
-    /// Takes the current key first, then the older ones. Refuses an empty list, two keys of one version, and more
-    /// than [`KEYS_MAX`] keys.
+    /// Takes the current key first, then the older ones. Refuses an empty list, two keys of one version, and
+    /// more than [`KEYS_MAX`] keys.
     pub fn new(keys: Vec<HashKey>) -> Result<Self, Error> {
         if keys.is_empty() {
             return Err(Error::NoKeys);
@@ -114,8 +123,8 @@ impl Fingerprinter {
         self.seal(request::canonical_bytes(bytes))
     }
 
-    /// The fingerprint of a JSON document, for callers without HTTP. What is not JSON counts as bytes, and gives
-    /// the same fingerprint as [`of_bytes`](Self::of_bytes).
+    /// The fingerprint of a JSON document, for callers without HTTP. What is not JSON counts as bytes, and
+    /// gives the same fingerprint as [`of_bytes`](Self::of_bytes).
     pub fn of_json(&self, json: &[u8]) -> Fingerprint {
         self.seal(request::canonical_json(json))
     }

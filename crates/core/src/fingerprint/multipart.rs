@@ -15,8 +15,8 @@ const BOUNDARY_BYTES_MAX: usize = 70;
 
 /// The parts of a `multipart/form-data` body.
 ///
-/// Reading is strict: lines end in CRLF, every part is named, the last boundary is there. What a lenient reader might
-/// take one way and another reader another way is not read at all.
+/// Reading is strict: lines end in CRLF, every part is named, the last boundary is there. What a lenient
+/// reader might take one way and another reader another way is not read at all.
 pub(super) struct Parts<'a> {
     preamble: &'a [u8],
     // Sorted by root name; parts of one root in the order they were sent.

@@ -16,8 +16,8 @@ const ENTRY_BYTES: usize = 8;
 /// What a store keeps of a request: one version's digest and the digests of its leaves.
 ///
 /// `==` on prints is for tests and maps. Whether a new request matches a stored one is asked of
-/// [`Fingerprint::compare`](super::Fingerprint::compare), which knows about versions and does not stop at the first
-/// differing byte.
+/// [`Fingerprint::compare`](super::Fingerprint::compare), which knows about versions and does not stop at the
+/// first differing byte.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Print {
     /// The version of the key this print was made with.
@@ -28,7 +28,8 @@ pub struct Print {
     pub paths: Paths,
 }
 
-/// Two four-byte keyed digests per leaf, at most [`PATHS_MAX`] leaves: one of the path, one of the value there.
+/// Two four-byte keyed digests per leaf, at most [`PATHS_MAX`] leaves: one of the path, one of the value
+/// there.
 ///
 /// Encoded as a format byte, a byte that says whether leaves were left out, and eight bytes per leaf.
 #[derive(Clone, PartialEq, Eq, Hash)]

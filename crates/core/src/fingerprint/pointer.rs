@@ -6,9 +6,10 @@ pub const POINTERS_MAX: usize = 256;
 
 /// A set of JSON pointers (RFC 6901): places to leave out of a fingerprint, or to redact.
 ///
-/// - A reference token matches the member of that name, or the array element of that index written without leading
-///   zeros. `-` is only a member name; there is no element after the last.
-/// - In a form or a multipart body `/name` is the field or part of that name, all of them if there are several.
+/// - A reference token matches the member of that name, or the array element of that index written without
+///   leading zeros. `-` is only a member name; there is no element after the last.
+/// - In a form or a multipart body `/name` is the field or part of that name, all of them if there are
+///   several.
 /// - Names are compared after decoding: `/a` finds `"\u0061"`. Duplicate members are all found.
 /// - The empty pointer is refused: to leave out a whole body is not a matter of pointers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

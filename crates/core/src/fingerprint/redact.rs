@@ -6,9 +6,9 @@ pub const REDACTED: &str = "[redacted]";
 
 /// Replaces the values at these pointers by a string; all other bytes stay as they are.
 ///
-/// `None` if the text could not be read as JSON, because it is none or beyond the limits (see the module). Then nothing
-/// was found and nothing replaced, so what to do with such a body is for the caller to decide: it must not be taken for a
-/// redacted one.
+/// `None` if the text could not be read as JSON, because it is none or beyond the limits (see the module).
+/// Then nothing was found and nothing replaced, so what to do with such a body is for the caller to decide:
+/// it must not be taken for a redacted one.
 pub fn redact(json: &[u8], pointers: &Pointers, replacement: &str) -> Option<Vec<u8>> {
     let document = Document::parse(json)?;
     let mut spans = Vec::new();
@@ -25,8 +25,8 @@ pub fn redact(json: &[u8], pointers: &Pointers, replacement: &str) -> Option<Vec
     Some(redacted)
 }
 
-/// Collects the spans of the values meant, as they are written. Nothing is looked for inside a value that goes
-/// anyway. The recursion is bounded by the depth of a document.
+/// Collects the spans of the values meant, as they are written. Nothing is looked for inside a value that
+/// goes anyway. The recursion is bounded by the depth of a document.
 fn find(
     document: &Document<'_>,
     id: Id,

@@ -8,8 +8,8 @@ use super::media::Media;
 use super::pointer::Pointers;
 use super::{form, json_value, multipart};
 
-// The number is the version of the canonical form. Another form needs another domain, and then every stored print
-// differs from every new one; so it may only change together with the key versions in use.
+// The number is the version of the canonical form. Another form needs another domain, and then every stored
+// print differs from every new one; so it may only change together with the key versions in use.
 const HTTP: &[u8] = b"semel request 1\0";
 const VALUE: &[u8] = b"semel value 1\0";
 
@@ -28,8 +28,8 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request without query, content type, headers and body. The path counts as written; the method in upper
-    /// case.
+    /// A request without query, content type, headers and body. The path counts as written; the method in
+    /// upper case.
     pub fn new(method: &'a str, path: &'a str) -> Self {
         static NONE: Pointers = Pointers::none();
         Self { method, path, query: None, content_type: None, headers: &[], body: &[], exclusions: &NONE }
@@ -45,8 +45,8 @@ impl<'a> Request<'a> {
         Self { content_type, ..self }
     }
 
-    /// The headers that the route wants to count, as far as the request has them. The order of different names does
-    /// not matter, nor does their case.
+    /// The headers that the route wants to count, as far as the request has them. The order of different
+    /// names does not matter, nor does their case.
     pub fn headers(self, headers: &'a [(&'a str, &'a [u8])]) -> Self {
         Self { headers, ..self }
     }
@@ -167,7 +167,8 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Stands for content that may be large: it is read once, however many key versions there are, and never copied.
+/// Stands for content that may be large: it is read once, however many key versions there are, and never
+/// copied.
 pub(super) fn content_digest(content: &[u8]) -> [u8; 32] {
     Sha256::digest(content).into()
 }
