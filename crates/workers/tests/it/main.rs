@@ -1,5 +1,7 @@
 //! Recoverer and sweeper over the reference store, on a clock the tests move.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
