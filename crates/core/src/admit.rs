@@ -62,12 +62,17 @@ struct Asking<'a> {
     inner: &'a Arc<Inner>,
     request: Request,
     owed: bool,
+    /// When the copy that may have been applied was first sent: a lease is counted from there.
+    sent: Duration,
 }
 
 impl Asking<'_> {
     /// Sends the claim. Ends early, with the answer still owed, when `patience` is over.
     async fn ask(&mut self, patience: Duration) -> Result<Claim, Error> {
         let owed_before = std::mem::replace(&mut self.owed, true);
+        if !owed_before {
+            self.sent = self.inner.runtime.elapsed();
+        }
         if mutant::on("retry-with-a-new-nonce") {
             self.request.nonce = Nonce::random();
         }
@@ -102,21 +107,24 @@ impl Inner {
     pub(crate) async fn admit(self: &Arc<Self>, call: &Call) -> Result<Admission, Refusal> {
         if let Some(weakness) = call.operation.key().weakness() {
             Tally::count(&self.tally.weak_keys);
-            tracing::debug!(operation = %call.operation, ?weakness, "the key looks guessable");
+            tracing::warn!(operation = %call.operation, ?weakness, "the key looks guessable");
         }
         let settings = call.policy.settings();
         let start = self.runtime.elapsed();
-        let mut asking = Asking { inner: self, request: call.request(), owed: false };
+        let mut asking = Asking { inner: self, request: call.request(), owed: false, sent: start };
         let mut backoff = Backoff::new(call.nonce);
         let mut waiting = None;
+        let mut trouble: Option<Duration> = None;
         loop {
             let ring = waiting.as_ref().map(crate::wait::Waiting::ring);
-            let sent = self.runtime.elapsed();
-            let patience = settings.store_patience.saturating_sub(sent - start).max(Duration::from_millis(1));
-            match asking.ask(patience.max(settings.store_patience / 4)).await {
+            let answer = asking.ask(settings.store_patience).await;
+            if answer.is_ok() {
+                trouble = None;
+            }
+            match answer {
                 Ok(Claim::Granted(lease)) => {
                     Tally::count(&self.tally.granted);
-                    return Ok(Admission::Run(Grant { lease, sent }));
+                    return Ok(Admission::Run(Grant { lease, sent: asking.sent }));
                 }
                 Ok(Claim::InFlight { .. }) => {
                     let left = settings.wait.saturating_sub(self.runtime.elapsed() - start);
@@ -138,7 +146,8 @@ impl Inner {
                 },
                 Ok(claim) => return self.judge(call, claim),
                 Err(error) => {
-                    let spent = self.runtime.elapsed() - start;
+                    let now = self.runtime.elapsed();
+                    let spent = now - *trouble.get_or_insert(asking.sent);
                     let again = error.is_retryable() || error.outcome_is_unknown();
                     if !again || spent >= settings.store_patience {
                         return self.outage(call, &error);

@@ -126,9 +126,16 @@ impl Request {
             State::Completed if mutant::on("completed-runs-again") => {
                 self.grant(at, Some((record, Kind::TakenOver)))
             }
+            State::Released if self.was_withdrawn(record) => Step::told(Claim::Withdrawn),
             State::Released => self.grant(at, Some((record, Kind::Reclaimed))),
             _ => Step::told(answer(record)),
         }
+    }
+
+    /// Whether this attempt was released earlier, and others came and went since.
+    fn was_withdrawn(&self, record: &Record) -> bool {
+        let mut events = record.history.events().iter();
+        events.any(|event| event.kind == Kind::Released && event.nonce == self.nonce)
     }
 
     /// This attempt's own nonce is there: the claim was applied before, and its answer got lost.

@@ -17,7 +17,7 @@ use tokio::sync::{oneshot, watch};
 use crate::admit::{Admission, Call, Grant};
 use crate::answer::{Answer, Ending, Origin, Refusal};
 use crate::attempt::{Attempt, Standing};
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 use crate::policy::DEFAULTS;
 use crate::runtime::Runtime;
@@ -137,7 +137,15 @@ impl Inner {
             if mutant::on("never-renews") {
                 continue;
             }
-            match self.store.renew(&renew).await {
+            // A store that hangs must not keep the next renewal from being tried.
+            let renewal = match select(self.store.renew(&renew), self.runtime.sleep(lease.granted / 3)).await
+            {
+                Either::Left((renewal, _)) => renewal,
+                Either::Right(_) => {
+                    Err(Error::new(Kind::TimedOut, "the store did not answer a renewal in time"))
+                }
+            };
+            match renewal {
                 Ok(Renewal::Kept { .. }) => {
                     standing.send_replace(Standing { deadline: sent + lease.granted, lost: false });
                 }
@@ -171,8 +179,7 @@ impl Once {
     pub async fn fingerprinter(&self) -> Result<Fingerprinter, Error> {
         let keys = self.0.store.status().await?.hash_keys;
         Fingerprinter::new(keys).map_err(|problem| {
-            Error::new(crate::error::Kind::Damaged, "the store's fingerprint keys cannot be used")
-                .because(problem)
+            Error::new(Kind::Damaged, "the store's fingerprint keys cannot be used").because(problem)
         })
     }
 

@@ -4,6 +4,7 @@
 //! told that the outcome is unknown, never that it succeeded.
 
 use std::pin::pin;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
@@ -24,6 +25,9 @@ use crate::{mutant, seal};
 /// The caller, who may have gone away.
 type Tell = oneshot::Sender<Result<Answer, Refusal>>;
 
+/// A write that was not answered within this is repeated; its first copy may still be applied.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
 const NOT_KNOWN: Refusal = Refusal::OutcomeUnknown { retry_after: DEFAULTS.retry_after_max };
 
 impl Inner {
@@ -37,20 +41,22 @@ impl Inner {
         match ending {
             Ending::Done(outcome) => self.store_outcome(call, grant, outcome, tell).await,
             Ending::NothingHappened(outcome) => {
-                // True whether or not the store hears of it; if it does not, the lease lapses.
-                let _ = tell.send(Ok(Answer { outcome, origin: Origin::NothingHappened }));
                 let release = Release { holder: grant.lease.holder };
-                self.insist(call.nonce, || self.store.release(&release)).await;
+                let mut tell = Telling(Some((tell, Ok(Answer { outcome, origin: Origin::NothingHappened }))));
+                // True whether or not the store hears of it; if it does not, the lease lapses.
+                self.insist_or(call, || self.store.release(&release), || tell.now()).await;
+                tell.now();
             }
             Ending::Unknown(why) => {
                 tracing::warn!(operation = %call.operation, %why, "an attempt ended without a known outcome");
                 Tally::count(&self.tally.unknown);
-                let _ = tell.send(Err(NOT_KNOWN));
+                let mut tell = Telling(Some((tell, Err(NOT_KNOWN))));
                 // Under `rerun` the lease lapses and the next attempt runs; nobody would settle an unknown.
                 if call.policy.terms().recovery != Recovery::Rerun {
                     let mark = MarkUnknown { witness: Witness::Holder(grant.lease.holder), note: why };
-                    self.insist(call.nonce, || self.store.mark_unknown(&mark)).await;
+                    self.insist_or(call, || self.store.mark_unknown(&mark), || tell.now()).await;
                 }
+                tell.now();
             }
         }
     }
@@ -73,21 +79,14 @@ impl Inner {
         {
             let _ = tell.send(Ok(Answer { outcome: outcome.clone(), origin: Origin::Fresh }));
         }
-        let storing = pin!(self.insist(call.nonce, || self.store.complete(&complete)));
-        let stored = match select(storing, self.runtime.sleep(settings.store_patience)).await {
-            Either::Left((stored, _)) => stored,
-            Either::Right(((), storing)) => {
-                tracing::error!(operation = %call.operation, "an outcome cannot be stored yet; trying on in the background");
-                Tally::count(&self.tally.stored_late);
-                if let Some(tell) = tell.take() {
-                    let _ = tell.send(Err(NOT_KNOWN));
-                }
-                if mutant::on("unstored-outcome-dropped") {
-                    return;
-                }
-                storing.await
+        let overdue = || {
+            tracing::error!(operation = %call.operation, "an outcome cannot be stored yet; trying on in the background");
+            Tally::count(&self.tally.stored_late);
+            if let Some(tell) = tell.take() {
+                let _ = tell.send(Err(NOT_KNOWN));
             }
         };
+        let stored = self.insist_or(call, || self.store.complete(&complete), overdue).await;
         let answer = match stored {
             Completion::Stored => Ok(Answer { outcome, origin: Origin::Fresh }),
             Completion::Refused(stale) => self.superseded(call, stale).await,
@@ -112,17 +111,51 @@ impl Inner {
         }
     }
 
+    /// Insists; once the caller's patience is over, `overdue` is called, and it goes on.
+    async fn insist_or<'a, T>(
+        &self,
+        call: &Call,
+        write: impl Fn() -> Pending<'a, T>,
+        overdue: impl FnOnce(),
+    ) -> T {
+        let patience = call.policy.settings().store_patience;
+        match select(pin!(self.insist(call.nonce, write)), self.runtime.sleep(patience)).await {
+            Either::Left((answer, _)) => answer,
+            Either::Right(((), insisting)) => {
+                overdue();
+                if mutant::on("unstored-outcome-dropped") {
+                    return std::future::pending().await;
+                }
+                insisting.await
+            }
+        }
+    }
+
     /// Repeats a write, nonce and all, until the store has answered.
     pub(crate) async fn insist<'a, T>(&self, seed: Nonce, write: impl Fn() -> Pending<'a, T>) -> T {
         let mut backoff = Backoff::new(seed);
         loop {
-            match write().await {
-                Ok(answer) => return answer,
-                Err(error) => {
-                    tracing::warn!(%error, retryable = error.is_retryable(), "the store refused a write; trying again")
+            match select(write(), self.runtime.sleep(ANSWER_MAX)).await {
+                Either::Left((Ok(answer), _)) => return answer,
+                Either::Left((Err(error), _)) => {
+                    tracing::warn!(%error, retryable = error.is_retryable(), "a write failed; trying again");
+                }
+                Either::Right(_) => {
+                    tracing::warn!("the store did not answer a write within {ANSWER_MAX:?}; trying again")
                 }
             }
             self.runtime.sleep(backoff.next_pause()).await;
+        }
+    }
+}
+
+/// An answer that is given once, now or later.
+struct Telling(Option<(Tell, Result<Answer, Refusal>)>);
+
+impl Telling {
+    fn now(&mut self) {
+        if let Some((tell, answer)) = self.0.take() {
+            let _ = tell.send(answer);
         }
     }
 }

@@ -8,6 +8,7 @@ fn member_order_spacing_and_escapes_do_not_count() {
     same_json(r#""😀""#, r#""\ud83d\uDE00""#);
     same_json("\"\\n\\t\\r\\b\\f\\\"\\\\\"", r#""\u000a\u0009\u000D\u0008\u000c\u0022\u005c""#);
     same_json(r#"{"x":{"b":{"d":1,"c":2},"a":3}}"#, r#"{"x":{"a":3,"b":{"c":2,"d":1}}}"#);
+    same_json("\"abcdefgh\\u0069jklmnopqrstu\"", "\"abcdefghijklmnopqrs\\u0074u\"");
     same_json(r#"{"a":1,"\u0062":2,"c":3}"#, r#"{"c":3,"b":2,"a":1}"#);
 }
 
@@ -33,6 +34,15 @@ fn duplicate_members_stay_and_keep_their_order() {
     different_json(r#"{"a":1,"a":2}"#, r#"{"a":2,"a":1}"#);
     different_json(r#"{"a":1,"a":1}"#, r#"{"a":1}"#);
     same_json(r#"{"a":1,"b":0,"a":2}"#, r#"{"b":0,"a":1,"\u0061":2}"#);
+}
+
+// G-6
+#[test]
+fn many_duplicate_members_keep_their_order_too() {
+    let members = |name: &'static str| (0..40).map(move |n| format!("\"{name}\":{n}"));
+    let apart: Vec<_> = members("a").chain(members("b")).collect();
+    let mixed: Vec<_> = members("b").zip(members("a")).flat_map(|(b, a)| [b, a]).collect();
+    same_json(&format!("{{{}}}", apart.join(",")), &format!("{{{}}}", mixed.join(",")));
 }
 
 // G-6
@@ -80,6 +90,7 @@ fn what_is_not_json_counts_as_bytes() {
         b"-",
         b"nul",
         b"\"\x01\"",
+        b"\"abc\x1fdefghijk\"",
         b"\"\\x\"",
         b"\"\\u12g4\"",
         b"\"\\u+123\"",

@@ -1,7 +1,8 @@
 use super::*;
 
 const FIELD: &str = "Content-Disposition: form-data; name=\"amount\"\r\n\r\n100";
-const FILE: &str = "Content-Disposition: form-data; name=\"doc\"; filename=\"a.pdf\"\r\nContent-Type: application/pdf\r\n\r\n%PDF\r\n-";
+const FILE: &str = "Content-Disposition: form-data; name=\"doc\"; filename=\"a.pdf\"\r\n\
+                    Content-Type: application/pdf\r\n\r\n%PDF\r\n-";
 
 fn body(boundary: &str, parts: &[&str]) -> Vec<u8> {
     let mut body = String::new();
@@ -26,7 +27,8 @@ fn boundary_part_order_and_header_spelling_do_not_count() {
     let base = of("x", &[FIELD, FILE]);
     assert_eq!(of("------WebKitFormBoundary7MA4", &[FIELD, FILE]), base);
     assert_eq!(of("y", &[FILE, FIELD]), base);
-    let respelt = "content-type:application/PDF\r\nCONTENT-DISPOSITION:  Form-Data;filename=\"a.pdf\"; name=doc\r\n\r\n%PDF\r\n-";
+    let respelt = "content-type:application/PDF\r\n\
+                   CONTENT-DISPOSITION:  Form-Data;filename=\"a.pdf\"; name=doc\r\n\r\n%PDF\r\n-";
     assert_eq!(of("x", &[FIELD, respelt]), base);
     let padded = body("x", &[FIELD, FILE]);
     let padded = String::from_utf8(padded).unwrap().replace("--x\r\n", "--x \t\r\n");
@@ -101,6 +103,22 @@ fn malformed_bodies_count_as_bytes() {
     }
     let nameless = fingerprinter().print(&request(b"multipart/form-data", &whole));
     assert_eq!(nameless.current().paths.len(), 4);
+}
+
+#[test]
+fn the_boundary_counts_when_it_was_not_found() {
+    assert_ne!(print("x", b"no parts").current().digest, print("y", b"no parts").current().digest);
+}
+
+#[test]
+fn a_backslash_hides_a_quote_in_a_name() {
+    let named = |name: &str| of("x", &[&FIELD.replace("amount", name)]);
+    let quoted = named("a\\\"; filename=\\\"b");
+    assert_eq!(quoted.paths.len(), 4);
+    assert_ne!(quoted.digest, named("a\"; filename=\"b").digest);
+    let new = print("x", &body("x", &[&FIELD.replace("amount", "a\\\"b")]));
+    let Comparison::Different(told) = new.compare(&of("x", &[])) else { panic!("a part was added") };
+    assert_eq!(told.added, ["/a\\\"b"]);
 }
 
 #[test]

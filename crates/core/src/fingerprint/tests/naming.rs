@@ -87,6 +87,10 @@ fn a_change_beyond_the_kept_leaves_is_in_the_body() {
     assert_eq!(told, Changes { changed: vec!["body".into()], ..Changes::default() });
     let told = named(&array(1).replacen('1', "7", 1), &array(2));
     assert_eq!((told.changed, told.complete), (vec!["/0".to_owned()], false));
+    let told = named(&array(1), r#"{"a":1}"#);
+    assert_eq!((told.added.len(), told.removed, told.complete), (NAMES_MAX, 0, false));
+    let told = named(r#"{"a":1}"#, &array(1));
+    assert_eq!((told.added.len(), told.removed, told.complete), (0, PATHS_MAX - 3, false));
 }
 
 #[test]
