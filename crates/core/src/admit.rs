@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 
 use crate::answer::Refusal;
 use crate::backoff::Backoff;
@@ -15,6 +15,7 @@ use crate::fingerprint::{Changes, Comparison, Fingerprint};
 use crate::lease::{Lease, Nonce};
 use crate::outcome::{Body, Outcome};
 use crate::policy::{DEFAULTS, Outage};
+use crate::runtime::within;
 use crate::tally::Tally;
 use crate::verbs::Release;
 use crate::{Key, Operation, Policy, Scope, mutant};
@@ -76,10 +77,9 @@ impl Asking<'_> {
         if mutant::on("retry-with-a-new-nonce") {
             self.request.nonce = Nonce::random();
         }
-        let answer = self.inner.store.claim(&self.request);
-        let answer = match select(answer, self.inner.runtime.sleep(patience)).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right(_) => return Err(no_answer(patience).maybe_applied()),
+        let asked = self.inner.store.claim(&self.request);
+        let Ok(answer) = within(&*self.inner.runtime, patience, asked).await else {
+            return Err(no_answer(patience).maybe_applied());
         };
         self.owed = match &answer {
             Ok(_) => false,

@@ -1,10 +1,11 @@
 //! What a running effect knows of itself.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::lease::{Lease, Nonce, Token};
 use crate::runtime::Runtime;
@@ -16,14 +17,42 @@ pub struct Attempt {
     operation: Arc<Operation>,
     lease: Option<Lease>,
     runtime: Arc<dyn Runtime>,
-    standing: watch::Receiver<Standing>,
+    standing: Arc<Standing>,
 }
 
-/// How the lease stands, on this process's monotonic clock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How the lease stands, shared between the effect and the task that renews it.
+#[derive(Debug)]
 pub(crate) struct Standing {
-    pub(crate) deadline: Duration,
-    pub(crate) lost: bool,
+    /// Nanoseconds on this process's monotonic clock; zero once the lease is lost.
+    deadline: AtomicU64,
+    changed: Notify,
+}
+
+impl Standing {
+    pub(crate) fn until(deadline: Duration) -> Self {
+        Self { deadline: AtomicU64::new(nanos(deadline)), changed: Notify::new() }
+    }
+
+    pub(crate) fn extend(&self, deadline: Duration) {
+        self.deadline.store(nanos(deadline), Ordering::Release);
+    }
+
+    pub(crate) fn lose(&self) {
+        self.deadline.store(0, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        Duration::from_nanos(self.deadline.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.deadline().is_zero()
+    }
+}
+
+fn nanos(deadline: Duration) -> u64 {
+    u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX).max(1)
 }
 
 impl Attempt {
@@ -31,7 +60,7 @@ impl Attempt {
         operation: Arc<Operation>,
         lease: Option<Lease>,
         runtime: Arc<dyn Runtime>,
-        standing: watch::Receiver<Standing>,
+        standing: Arc<Standing>,
     ) -> Self {
         Self { operation, lease, runtime, standing }
     }
@@ -59,13 +88,13 @@ impl Attempt {
 
     /// How long the lease still lasts if no renewal succeeds. Zero once it was lost.
     pub fn remaining(&self) -> Duration {
-        let standing = *self.standing.borrow();
-        if standing.lost { Duration::ZERO } else { standing.deadline.saturating_sub(self.runtime.elapsed()) }
+        self.standing.deadline().saturating_sub(self.runtime.elapsed())
     }
 
-    /// Whether another attempt, or an operator, has taken the operation over.
+    /// Whether the lease is lost: another attempt or an operator has taken the operation over, or
+    /// no renewal got through in time.
     pub fn is_lost(&self) -> bool {
-        self.standing.borrow().lost
+        self.standing.is_lost()
     }
 
     /// Ends when the lease is lost. An effect that can still turn back should race against this;
@@ -73,10 +102,13 @@ impl Attempt {
     ///
     /// # Cancellation
     /// Safe; nothing is left behind.
-    pub async fn lost(&mut self) {
-        if self.standing.wait_for(|standing| standing.lost).await.is_err() {
-            // The attempt ended in peace; whoever still listens waits for nothing.
-            std::future::pending::<()>().await;
+    pub async fn lost(&self) {
+        loop {
+            let changed = self.standing.changed.notified();
+            if self.is_lost() {
+                return;
+            }
+            changed.await;
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::admit::{Admission, Call, Grant};
 use crate::answer::{Answer, Ending, Origin, Refusal};
@@ -20,7 +20,7 @@ use crate::attempt::{Attempt, Standing};
 use crate::error::{Error, Kind};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 use crate::policy::DEFAULTS;
-use crate::runtime::Runtime;
+use crate::runtime::{Runtime, within};
 use crate::store::EffectStore;
 use crate::tally::{Tally, Track};
 use crate::verbs::{Renew, Renewal};
@@ -108,11 +108,11 @@ impl Inner {
         Work: Future<Output: Into<Ending>>,
     {
         let deadline = grant.map_or(Duration::MAX, |grant| grant.sent + grant.lease.granted);
-        let (standing, watched) = watch::channel(Standing { deadline, lost: false });
+        let standing = Arc::new(Standing::until(deadline));
         let lease = grant.map(|grant| grant.lease);
-        let attempt = Attempt::new(call.operation.clone(), lease, self.runtime.clone(), watched);
+        let attempt = Attempt::new(call.operation.clone(), lease, self.runtime.clone(), standing.clone());
         let work = pin!(AssertUnwindSafe(async { effect(attempt).await.into() }).catch_unwind());
-        let renewals = pin!(self.keep(grant, standing));
+        let renewals = pin!(self.keep(grant, &standing));
         match select(work, renewals).await {
             Either::Left((Ok(ending), _)) => ending,
             Either::Left((Err(panic), _)) if mutant::on("panic-releases") => {
@@ -124,11 +124,7 @@ impl Inner {
     }
 
     /// Renews every third of the lease, for as long as it is polled. Says so when the lease is lost.
-    async fn keep(
-        &self,
-        grant: Option<Grant>,
-        standing: watch::Sender<Standing>,
-    ) -> std::convert::Infallible {
+    async fn keep(&self, grant: Option<Grant>, standing: &Standing) -> std::convert::Infallible {
         let Some(Grant { lease, .. }) = grant else { return std::future::pending().await };
         let renew = Renew { holder: lease.holder, lease: lease.granted };
         loop {
@@ -138,30 +134,23 @@ impl Inner {
                 continue;
             }
             // A store that hangs must not keep the next renewal from being tried.
-            let renewal = match select(self.store.renew(&renew), self.runtime.sleep(lease.granted / 3)).await
+            let renewal = within(&*self.runtime, lease.granted / 3, self.store.renew(&renew)).await;
+            match renewal
+                .unwrap_or_else(|_| Err(Error::new(Kind::TimedOut, "a renewal was not answered in time")))
             {
-                Either::Left((renewal, _)) => renewal,
-                Either::Right(_) => {
-                    Err(Error::new(Kind::TimedOut, "the store did not answer a renewal in time"))
-                }
-            };
-            match renewal {
                 Ok(Renewal::Kept { .. }) => {
-                    standing.send_replace(Standing { deadline: sent + lease.granted, lost: false });
+                    standing.extend(sent + lease.granted);
                 }
                 Ok(Renewal::Lost(stale)) => {
                     tracing::warn!(operation = %lease.holder.operation, token = %lease.holder.token, ?stale, "lease lost");
-                    standing.send_modify(|standing| standing.lost = true);
+                    standing.lose();
                     return std::future::pending().await;
                 }
                 Err(error) => {
                     tracing::warn!(operation = %lease.holder.operation, %error, "lease not renewed");
-                    let now = self.runtime.elapsed();
-                    standing.send_if_modified(|standing| {
-                        let lapsed = now >= standing.deadline && !standing.lost;
-                        standing.lost |= lapsed;
-                        lapsed
-                    });
+                    if self.runtime.elapsed() >= standing.deadline() {
+                        standing.lose();
+                    }
                 }
             }
         }

@@ -6,7 +6,6 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use tokio::sync::oneshot;
 
 use crate::admit::{Admission, Call, Grant};
@@ -17,6 +16,7 @@ use crate::lease::Nonce;
 use crate::outcome::{Body, Outcome};
 use crate::policy::DEFAULTS;
 use crate::record::{Recovery, State};
+use crate::runtime::within;
 use crate::store::Pending;
 use crate::tally::Tally;
 use crate::verbs::{Complete, Completion, MarkUnknown, Release, Stale, Witness};
@@ -119,9 +119,9 @@ impl Inner {
         overdue: impl FnOnce(),
     ) -> T {
         let patience = call.policy.settings().store_patience;
-        match select(pin!(self.insist(call.nonce, write)), self.runtime.sleep(patience)).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right(((), insisting)) => {
+        match within(&*self.runtime, patience, pin!(self.insist(call.nonce, write))).await {
+            Ok(answer) => answer,
+            Err(insisting) => {
                 overdue();
                 if mutant::on("unstored-outcome-dropped") {
                     return std::future::pending().await;
@@ -135,12 +135,12 @@ impl Inner {
     pub(crate) async fn insist<'a, T>(&self, seed: Nonce, write: impl Fn() -> Pending<'a, T>) -> T {
         let mut backoff = Backoff::new(seed);
         loop {
-            match select(write(), self.runtime.sleep(ANSWER_MAX)).await {
-                Either::Left((Ok(answer), _)) => return answer,
-                Either::Left((Err(error), _)) => {
+            match within(&*self.runtime, ANSWER_MAX, write()).await {
+                Ok(Ok(answer)) => return answer,
+                Ok(Err(error)) => {
                     tracing::warn!(%error, retryable = error.is_retryable(), "a write failed; trying again");
                 }
-                Either::Right(_) => {
+                Err(_) => {
                     tracing::warn!("the store did not answer a write within {ANSWER_MAX:?}; trying again")
                 }
             }

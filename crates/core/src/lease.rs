@@ -27,15 +27,14 @@ impl fmt::Display for Token {
 pub struct Nonce([u8; 16]);
 
 impl Nonce {
-    /// A new random nonce.
+    /// A new random nonce, from a cryptographic generator that the operating system seeds. Asking
+    /// the operating system each time would cost more than all the rest of a replay.
     ///
     /// # Panics
-    /// When the operating system has no randomness to give. Going on with a guessable nonce would
-    /// let two attempts pass for one.
+    /// When the operating system has no randomness to seed with. Going on with a guessable nonce
+    /// would let two attempts pass for one.
     pub fn random() -> Self {
-        let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).expect("the operating system gives random bytes");
-        Self(bytes)
+        Self(rand::random())
     }
 
     /// Takes back what a store kept.

@@ -3,6 +3,7 @@
 //! It is the model every other store is compared with, and a real store for effects that need not
 //! survive the process. It does not pretend to be durable.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use crate::claim::{self, Claim};
 use crate::clock::{Clock, SystemClock, Timestamp};
 use crate::error::{Error, Kind};
-use crate::fingerprint::HashKey;
+use crate::fingerprint::{HashKey, KEYS_MAX};
 use crate::lease::{Nonce, Token};
 use crate::record::{self, Moment, Record, State, Swept, Verb};
 use crate::store::{
@@ -38,10 +39,16 @@ pub struct Snapshot {
     store_id: [u8; 16],
     mark: Mark,
     hash_keys: Vec<HashKey>,
-    records: HashMap<OperationId, Record>,
+    records: HashMap<OperationId, Box<Slot>>,
     open: BTreeSet<(Token, OperationId)>,
     looks: BTreeSet<(Timestamp, OperationId)>,
-    look_at: HashMap<OperationId, Timestamp>,
+}
+
+/// A record, and when the sweeper looks at it next.
+#[derive(Clone)]
+struct Slot {
+    record: Record,
+    look: Timestamp,
 }
 
 impl MemoryStore {
@@ -59,7 +66,6 @@ impl MemoryStore {
             records: HashMap::new(),
             open: BTreeSet::new(),
             looks: BTreeSet::new(),
-            look_at: HashMap::new(),
         };
         let seen = state.mark;
         Self { clock, inner: Mutex::new(Inner { state, seen }) }
@@ -107,12 +113,8 @@ impl MemoryStore {
         let mut inner = self.open()?;
         let id = verb.operation();
         let restart = mutant::on("token-may-restart");
-        let fresh = if restart {
-            Token(inner.state.records.get(&id).map_or(1, |_| 1))
-        } else {
-            Token(inner.state.mark.token.0 + 1)
-        };
-        let step = verb.decide(inner.state.records.get(&id), Moment { now, fresh });
+        let fresh = if restart { Token(1) } else { Token(inner.state.mark.token.0 + 1) };
+        let step = verb.decide(inner.state.record(&id), Moment { now, fresh });
         if let Some(record) = step.put {
             if V::TAKES_TOKEN && record.token == fresh && !restart {
                 inner.state.mark.token = fresh;
@@ -141,36 +143,51 @@ fn secret() -> [u8; 32] {
 }
 
 impl Snapshot {
+    fn record(&self, id: &OperationId) -> Option<&Record> {
+        self.records.get(id).map(|slot| &slot.record)
+    }
+
     fn put(&mut self, record: Record) {
         let id = record.operation.id();
         let is_open = matches!(record.state, State::InProgress | State::Unknown);
-        let (token, look) = (record.token, record::first_look(&record));
-        let replaced = self.records.insert(id, record);
-        let fresh = replaced.as_ref().is_none_or(|old| old.token != token);
-        if let Some(old) = replaced.filter(|_| fresh || !is_open) {
-            self.open.remove(&(old.token, id));
-        }
-        if fresh {
-            self.schedule(id, look);
-        }
+        let token = record.token;
+        let fresh = match self.records.entry(id) {
+            Entry::Vacant(empty) => {
+                let look = record::first_look(&record);
+                self.looks.insert((look, id));
+                empty.insert(Box::new(Slot { record, look }));
+                true
+            }
+            Entry::Occupied(mut full) => {
+                let slot = full.get_mut();
+                let before = std::mem::replace(&mut slot.record, record);
+                if before.token != token || !is_open {
+                    self.open.remove(&(before.token, id));
+                }
+                if before.token != token {
+                    let look = record::first_look(&slot.record);
+                    self.schedule(id, look);
+                }
+                before.token != token
+            }
+        };
         if is_open && fresh {
             self.open.insert((token, id));
         }
     }
 
     fn schedule(&mut self, id: OperationId, look: Timestamp) {
-        if let Some(before) = self.look_at.insert(id, look) {
+        if let Some(slot) = self.records.get_mut(&id) {
+            let before = std::mem::replace(&mut slot.look, look);
             self.looks.remove(&(before, id));
+            self.looks.insert((look, id));
         }
-        self.looks.insert((look, id));
     }
 
     fn remove(&mut self, id: OperationId) {
-        if let Some(record) = self.records.remove(&id) {
-            self.open.remove(&(record.token, id));
-        }
-        if let Some(look) = self.look_at.remove(&id) {
-            self.looks.remove(&(look, id));
+        if let Some(slot) = self.records.remove(&id) {
+            self.open.remove(&(slot.record.token, id));
+            self.looks.remove(&(slot.look, id));
         }
     }
 
@@ -184,7 +201,7 @@ impl Snapshot {
             .map(|(_, id)| *id)
             .collect();
         for id in &due {
-            let Some(record) = self.records.get(id) else { continue };
+            let Some(record) = self.record(id) else { continue };
             match record::sweep(record, now, unknown_kept) {
                 Swept::Gone => {
                     self.remove(*id);
@@ -258,8 +275,8 @@ impl EffectStore for MemoryStore {
                 .state
                 .records
                 .values()
-                .filter(|record| record.subject.as_deref() == Some(subject))
-                .cloned()
+                .filter(|slot| slot.record.subject.as_deref() == Some(subject))
+                .map(|slot| slot.record.clone())
                 .collect();
             for record in theirs {
                 let operation = record.operation.id();
@@ -280,7 +297,7 @@ impl EffectStore for MemoryStore {
     }
 
     fn get(&self, operation: OperationId) -> Pending<'_, Option<Record>> {
-        self.pend(self.open().map(|inner| inner.state.records.get(&operation).cloned()))
+        self.pend(self.open().map(|inner| inner.state.record(&operation).cloned()))
     }
 
     fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page> {
@@ -289,7 +306,7 @@ impl EffectStore for MemoryStore {
             let above = (after, OperationId::from_bytes([0xff; 32]));
             let ids = inner.state.open.range((std::ops::Bound::Excluded(above), std::ops::Bound::Unbounded));
             let records: Vec<Record> =
-                ids.take(limit as usize).map(|(_, id)| inner.state.records[id].clone()).collect();
+                ids.take(limit as usize).map(|(_, id)| inner.state.records[id].record.clone()).collect();
             let next = records.last().filter(|_| records.len() == limit as usize).map(|record| record.token);
             Page { now, records, next }
         });
@@ -323,6 +340,7 @@ impl EffectStore for MemoryStore {
             let keys = &mut inner.state.hash_keys;
             let version = keys.iter().map(|key| key.version).max().unwrap_or(0) + 1;
             keys.insert(0, HashKey::new(version, secret()));
+            keys.truncate(KEYS_MAX);
             version
         });
         self.pend(rotated)

@@ -153,14 +153,14 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Length prefixes make the parts unambiguous: ("ab", "c") and ("a", "bc") differ.
+/// Parts are short enough for two bytes of length. Length prefixes make them unambiguous: ("ab", "c") and ("a", "bc") differ.
 fn digest(scope: &Scope, key: &Key) -> OperationId {
     let mut hash = Sha256::new();
-    hash.update(b"semel operation 1");
+    hash.update(b"semel op");
     let mut part = |tag: u8, bytes: &[u8]| {
         hash.update([tag]);
         if !crate::mutant::on("id-parts-unprefixed") {
-            hash.update((bytes.len() as u64).to_be_bytes());
+            hash.update((bytes.len() as u16).to_be_bytes());
         }
         hash.update(bytes);
     };

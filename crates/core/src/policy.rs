@@ -1,5 +1,6 @@
 //! How an operation is to be run: one table of defaults, and a builder that refuses nonsense.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -167,31 +168,30 @@ impl Policy {
     }
 
     /// What is kept of an outcome: within the limit, and without what must not be kept.
-    pub(crate) fn kept(&self, outcome: &Outcome) -> Outcome {
+    pub(crate) fn kept<'a>(&self, outcome: &'a Outcome) -> Cow<'a, Outcome> {
         let Settings { redaction, outcome_bytes_max, .. } = &*self.0;
-        let mut kept = outcome.clone();
-        if crate::mutant::on("stored-unredacted") {
-            return kept;
+        let body = outcome.body_bytes().filter(|body| !body.is_empty());
+        let too_large = body.is_some_and(|body| body.len() > *outcome_bytes_max);
+        let unredacted = redaction.headers.is_empty() && redaction.body.is_none();
+        if !too_large && (unredacted || crate::mutant::on("stored-unredacted")) {
+            return Cow::Borrowed(outcome);
         }
+        let mut kept = outcome.clone();
         for lines in [&mut kept.headers, &mut kept.trailers] {
             let before = lines.len();
             lines.retain(|line| !redaction.headers.iter().any(|name| line.name.eq_ignore_ascii_case(name)));
             kept.redacted |= lines.len() != before;
         }
-        let Body::Kept(body) = &kept.body else { return kept };
-        if body.len() > *outcome_bytes_max {
-            kept.body = Body::NotKept { bytes: Some(body.len() as u64) };
-        } else if let (Some(pointers), false) = (&redaction.body, body.is_empty()) {
-            kept.body = match fingerprint::redact(body, pointers, fingerprint::REDACTED) {
-                Some(clean) => {
-                    kept.redacted |= clean != body[..];
-                    Body::Kept(clean.into())
-                }
-                // It should be redacted and cannot be read: it may hold the secret.
-                None => Body::NotKept { bytes: Some(body.len() as u64) },
-            };
-        }
-        kept
+        let Some(body) = body else { return Cow::Owned(kept) };
+        let clean = match &redaction.body {
+            _ if too_large => None,
+            // A body that should be redacted and cannot be read may hold the secret: it is not kept.
+            Some(pointers) => fingerprint::redact(body, pointers, fingerprint::REDACTED).map(Bytes::from),
+            None => Some(body.clone()),
+        };
+        kept.redacted |= clean.as_ref().is_some_and(|clean| clean != body);
+        kept.body = clean.map_or(Body::NotKept { bytes: Some(body.len() as u64) }, Body::Kept);
+        Cow::Owned(kept)
     }
 
     /// What is allowed but deserves a second look, one sentence each.

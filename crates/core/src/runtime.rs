@@ -4,6 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use futures_util::future::{Either, poll_immediate, select};
+
 /// A boxed future that can move between threads.
 pub type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
@@ -17,6 +19,22 @@ pub trait Runtime: Send + Sync + 'static {
 
     /// Monotonic time since some fixed moment. Never the wall clock.
     fn elapsed(&self) -> Duration;
+}
+
+/// Awaits `work` for no longer than `wait`; gives it back unfinished if that passes. Work that is
+/// ready at once costs no timer.
+pub(crate) async fn within<Work: Future + Unpin>(
+    runtime: &dyn Runtime,
+    wait: Duration,
+    mut work: Work,
+) -> Result<Work::Output, Work> {
+    if let Some(done) = poll_immediate(&mut work).await {
+        return Ok(done);
+    }
+    match select(work, runtime.sleep(wait)).await {
+        Either::Left((done, _)) => Ok(done),
+        Either::Right(((), work)) => Err(work),
+    }
 }
 
 /// The tokio runtime that is current where it is used.

@@ -203,7 +203,9 @@ pub trait EffectStore: Send + Sync + 'static {
     /// or not; repeat it. On a store that did not go back it only begins a new epoch.
     fn acknowledge_restore<'a>(&'a self, by: &'a str) -> Pending<'a, Mark>;
 
-    /// Adds a new key for fingerprints; older ones stay for comparing. Returns its version.
-    /// After a crash right after it: added or not.
+    /// Adds a new key for fingerprints and returns its version. Older ones stay for comparing, the
+    /// newest [`KEYS_MAX`](crate::fingerprint::KEYS_MAX) in all: a record made under a key that fell
+    /// out can no longer be compared, so let a TTL pass between rotations. After a crash right after
+    /// it: added or not.
     fn rotate_hash_key(&self) -> Pending<'_, u32>;
 }
