@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, poll_immediate, select};
 use tokio::sync::oneshot;
 
 use crate::admit::{Admission, Call, Grant};
@@ -90,10 +90,12 @@ impl Once {
             inner.waiters.wake(call.operation.id());
             drop(running);
         };
+        let mut task = Box::pin(task);
         if mutant::on("dies-with-its-caller") {
             task.await;
-        } else {
-            self.0.runtime.spawn(Box::pin(task));
+        } else if poll_immediate(&mut task).await.is_none() {
+            // Not done at once: from here on it runs by itself, whatever becomes of the caller.
+            self.0.runtime.spawn(task);
         }
         // The task ends without telling only if its runtime was torn down: then nobody knows.
         hear.await.unwrap_or(Err(Refusal::OutcomeUnknown { retry_after: DEFAULTS.retry_after_max }))

@@ -1,3 +1,6 @@
 //! End-to-end and crash tests.
 
 mod arrows;
+mod binary;
+mod crash;
+mod engines;

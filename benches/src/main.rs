@@ -1,0 +1,147 @@
+//! Measures Semel beside what it is compared with.
+//!
+//! Contestants take turns (A B C A B C …), so that a machine that is busy for a while is busy for
+//! all of them; what counts is each one's median and the ratios between them. Absolute numbers
+//! belong to the machine they were taken on.
+
+mod board;
+mod callgrind;
+mod chart;
+mod copies;
+mod growth;
+mod load;
+mod machine;
+mod overhead;
+mod postgres;
+mod raw_log;
+mod report;
+mod slow_disk;
+mod sqlite;
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::{Parser, ValueEnum};
+
+use board::Board;
+use machine::Machine;
+
+#[derive(Parser)]
+#[command(about = "Measures Semel beside what it is compared with.")]
+struct Args {
+    /// What to measure.
+    #[arg(value_enum, default_value = "all")]
+    mode: Mode,
+    /// Small counts and short windows: shows that the runner works, proves nothing about speed.
+    #[arg(long)]
+    quick: bool,
+    /// Where the HTML report goes; by default report/<mode>.html beside this program's sources.
+    #[arg(long)]
+    report: Option<PathBuf>,
+    /// How this program calls itself: one part of a measurement, in a process of its own.
+    #[arg(long, hide = true, num_args = 1.., allow_hyphen_values = true)]
+    part: Option<Vec<String>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    Core,
+    Sqlite,
+    Postgres,
+    MemoryGrowth,
+    All,
+}
+
+/// How much to measure.
+#[derive(Clone, Copy)]
+struct Effort {
+    quick: bool,
+    rounds: usize,
+    /// Before each window, not counted.
+    warm_up: Duration,
+    /// What is counted.
+    window: Duration,
+}
+
+impl Effort {
+    fn new(quick: bool) -> Self {
+        let [warm_up, window] = if quick { [50, 150] } else { [500, 2500] }.map(Duration::from_millis);
+        Self { quick, rounds: 5, warm_up, window }
+    }
+
+    fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    if let Some(part) = &args.part {
+        return run_part(part);
+    }
+    // A panic or an interruption must not leave servers behind: both unwind through their guards.
+    runtime().block_on(async {
+        tokio::select! {
+            done = measure(&args) => done,
+            _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
+        }
+    })
+}
+
+/// The runtime every contestant's callers run on.
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(2).enable_all().build().expect("the system has threads to give")
+}
+
+fn run_part(part: &[String]) -> Result<()> {
+    match part.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["loop", what, count] => overhead::fixed(what, count.parse()?),
+        ["slow-disk", quick, database] => {
+            runtime().block_on(slow_disk::part(Effort::new(quick.parse()?), Path::new(database)))
+        }
+        ["growth", "sqlite", operations] => runtime().block_on(growth::sqlite_part(operations.parse()?)),
+        ["growth", "memory", operations] => runtime().block_on(growth::memory_part(operations.parse()?)),
+        _ => anyhow::bail!("no such part: {part:?}"),
+    }
+}
+
+async fn measure(args: &Args) -> Result<()> {
+    let effort = Effort::new(args.quick);
+    let machine = Machine::look()?;
+    println!("{machine}");
+    if args.quick {
+        println!("--quick: the numbers below prove nothing about speed.\n");
+    }
+    let wants = |mode| args.mode == mode || args.mode == Mode::All;
+    let mut boards: Vec<Board> = Vec::new();
+    let start = Instant::now();
+    if wants(Mode::Core) {
+        boards.extend(overhead::measure(effort).await?);
+    }
+    if wants(Mode::Sqlite) {
+        boards.extend(sqlite::measure(effort).await?);
+    }
+    if wants(Mode::Postgres) {
+        boards.extend(postgres::measure(effort).await?);
+    }
+    if wants(Mode::MemoryGrowth) {
+        boards.extend(growth::measure(effort).await?);
+    }
+    let path = args.report.clone().unwrap_or_else(|| default_report(args.mode));
+    report::write(&path, &machine, &boards, args.quick)
+        .with_context(|| format!("the report could not be written to {}", path.display()))?;
+
+    println!("Targets, after {} s", start.elapsed().as_secs());
+    for check in boards.iter().flat_map(|board| &board.checks) {
+        println!("  {check}");
+    }
+    println!("Report: {}", path.display());
+    Ok(())
+}
+
+fn default_report(mode: Mode) -> PathBuf {
+    let name = mode.to_possible_value().expect("no mode is hidden").get_name().to_owned();
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("report").join(name).with_extension("html")
+}

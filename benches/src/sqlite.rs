@@ -1,0 +1,114 @@
+//! The embedded store beside the physical limit of the same disk.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rusqlite::Connection;
+use semel_stores::sqlite::SqliteStore;
+
+use crate::board::Board;
+use crate::copies::{self, records};
+use crate::load::{self, Direct};
+use crate::raw_log::RawLog;
+use crate::{Effort, slow_disk};
+
+pub(crate) const LOG: &str = "raw log";
+const CALLERS: usize = 64;
+const MORE_CALLERS: usize = 256;
+/// Rows copied in one transaction.
+const COPIES: i64 = 100_000;
+/// Enough to keep the index of ten million ids while they are copied in random order.
+const COPYING_CACHE_KIB: i64 = 3 << 20;
+
+pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
+    let directory = tempfile::tempdir()?;
+    let sizes: [u64; 2] = effort.pick([1_000_000, 10_000_000], [5_000, 20_000]);
+    let paths = sizes.map(|size| directory.path().join(format!("{size}.db")));
+    for (size, path) in sizes.iter().zip(&paths) {
+        fill(path, *size).await.with_context(|| format!("filling {}", path.display()))?;
+    }
+    let names = sizes.map(|size| format!("SQLite, {}", records(size)));
+    let mut boards = Vec::new();
+    {
+        let stores = [open(&paths[0]).await?, open(&paths[1]).await?];
+        let log = Arc::new(RawLog::start()?);
+        for callers in [CALLERS, MORE_CALLERS] {
+            let title = format!("SQLite: claim + complete, {callers} callers");
+            let mut board = Board::new(title, "req/s").against(LOG);
+            for _ in 0..effort.rounds {
+                board.add(LOG, load::window(&log, callers, effort).await?);
+                for (name, store) in names.iter().zip(&stores) {
+                    board.add(name, load::window(store, callers, effort).await?);
+                }
+            }
+            if callers == CALLERS {
+                judge(&mut board, &names);
+            }
+            boards.push(board.print());
+        }
+    }
+    boards.push(slow_disk::measure(effort, &paths[0]).await?.print());
+    Ok(boards)
+}
+
+fn judge(board: &mut Board, [few, many]: &[String; 2]) {
+    let share = 100.0 * board.median(few) / board.median(LOG);
+    board.at_least(format!("{few}: share of the raw log"), share, 12.0, " %");
+    for name in [few, many] {
+        let wait = board.latency(name);
+        board.at_most(format!("{name}: p99 over p50"), wait.p99_ms / wait.p50_ms, 5.0, "×");
+    }
+    let change = 100.0 * (board.median(many) / board.median(few) - 1.0);
+    board.within(format!("{many}: against {few}"), change, 15.0, " %");
+}
+
+/// A store as the contestants use it.
+pub(crate) async fn open(path: &Path) -> Result<Arc<Direct>> {
+    let store = SqliteStore::open(path)?;
+    Ok(Arc::new(Direct::new(Arc::new(store)).await?))
+}
+
+/// Makes a database of `count` completed operations. The ids are random and arrive in random order,
+/// so that the index is as loose as one that grew by claims.
+async fn fill(path: &Path, count: u64) -> Result<()> {
+    let start = Instant::now();
+    let direct = open(path).await?;
+    let lease = direct.claim().await?;
+    direct.complete(lease).await?;
+    drop(direct);
+
+    let path = path.to_owned();
+    tokio::task::spawn_blocking(move || copy(&path, count as i64)).await??;
+    println!("{} made in {:.1} s", records(count), start.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn copy(path: &Path, count: i64) -> Result<()> {
+    let conn = Connection::open(path)?;
+    // Nobody else is there and the file may be thrown away, so it need not survive a crash now.
+    for (pragma, value) in [("journal_mode", "DELETE"), ("journal_mode", "OFF"), ("synchronous", "OFF")] {
+        conn.pragma_update_and_check(None, pragma, value, |_| Ok(())).or_else(|error| match error {
+            rusqlite::Error::QueryReturnedNoRows => Ok(()),
+            other => Err(other),
+        })?;
+    }
+    conn.pragma_update(None, "cache_size", -COPYING_CACHE_KIB)?;
+    let columns = conn
+        .prepare("SELECT name FROM pragma_table_info('semel_operation')")?
+        .query_map([], |row| row.get(0))?
+        .collect::<Result<Vec<String>, _>>()?;
+    let changed = [("token", "one.token + n"), ("id", "randomblob(32)"), ("nonce", "randomblob(16)")];
+    let source = "semel_operation AS one, \
+                  (WITH RECURSIVE up (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM up WHERE n + 1 < ?2) SELECT n FROM up) \
+                  WHERE one.token = ?3";
+    let sql = copies::statement(&columns, &changed, source);
+    let template: i64 = conn.query_row("SELECT max(token) FROM semel_operation", [], |row| row.get(0))?;
+    let mut copy = conn.prepare(&sql)?;
+    for from in (1..count).step_by(COPIES as usize) {
+        copy.execute([from, (from + COPIES).min(count), template])?;
+    }
+    conn.execute("UPDATE semel_meta SET token = (SELECT max(token) FROM semel_operation)", [])?;
+    Ok(())
+}

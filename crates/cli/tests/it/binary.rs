@@ -1,0 +1,78 @@
+//! The binary as a user meets it.
+
+use std::process::{Command, Output};
+
+use crate::engines::engines;
+
+fn semel(arguments: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_semel")).args(arguments).env_remove("SEMEL_STORE").output();
+    output.expect("the binary starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn the_demo_shows_duplicates_without_semel_and_none_with_it() {
+    // G-8, G-15
+    for engine in engines() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let url = engine.fresh(dir.path());
+        let output = semel(&["demo", "--workers", "40", "--payments", "10", "--crashes", "4", "--store", &url]);
+        let shown = text(&output.stdout);
+        assert!(output.status.success(), "{shown}\n{}", text(&output.stderr));
+        let counts = |row: &str| -> Vec<u64> {
+            let line = shown.lines().rfind(|line| line.starts_with(row)).expect("the table has the row");
+            line[row.len()..].split_whitespace().filter_map(|word| word.parse().ok()).collect()
+        };
+        let [without, with] = ["without Semel", "with Semel"].map(counts);
+        let (payments, crashes, charges, duplicates, missing) = (0, 2, 3, 4, 5);
+        assert_eq!((with[charges], with[duplicates], with[missing]), (with[payments], 0, 0), "{shown}");
+        assert_eq!(with[crashes], 4, "{shown}");
+        assert!(without[duplicates] > 0, "nothing to protect from: {shown}");
+        engine.remove(&url);
+        semel_testkit::ledger("demo", engine.name, 1);
+    }
+}
+
+#[test]
+fn a_bad_store_address_is_a_sentence_not_a_panic() {
+    for (address, hint) in [
+        ("sqlite:/nonexistent/dir/semel.db", "/nonexistent/dir"),
+        ("mongodb://localhost", "sqlite:"),
+        ("postgres://user:secret@127.0.0.1:1/db", "127.0.0.1"),
+        ("", "sqlite:"),
+    ] {
+        let output = semel(&["store", "status", "--store", address]);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{address}: {said}");
+        assert!(said.starts_with("semel: ") && said.contains(hint), "{address}: {said}");
+        assert!(!said.contains("secret") && !said.contains("panicked"), "{address}: {said}");
+    }
+}
+
+#[test]
+fn an_operator_sees_and_accepts_a_restored_store() {
+    // G-13
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("semel.db");
+    let url = format!("sqlite:{}", path.display());
+    let status = semel(&["store", "status", "--store", &url]);
+    assert!(status.status.success(), "{}", text(&status.stderr));
+    assert!(text(&status.stdout).contains("standing       open"));
+    std::fs::copy(&path, dir.path().join("backup")).expect("the file is copied");
+    let demo = semel(&["demo", "--workers", "2", "--payments", "2", "--crashes", "0", "--store", &url]);
+    assert!(demo.status.success(), "{}", text(&demo.stderr));
+    for suffix in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(dir.path().join(format!("semel.db{suffix}")));
+    }
+    std::fs::copy(dir.path().join("backup"), &path).expect("the backup is put back");
+    let closed = semel(&["store", "status", "--store", &url]);
+    assert_eq!(closed.status.code(), Some(3), "{}{}", text(&closed.stdout), text(&closed.stderr));
+    assert!(text(&closed.stdout).contains("CLOSED"));
+    let accepted = semel(&["store", "acknowledge", "--by", "ops", "--store", &url]);
+    assert!(accepted.status.success(), "{}", text(&accepted.stderr));
+    let open = semel(&["store", "status", "--store", &url]);
+    assert!(open.status.success() && text(&open.stdout).contains("standing       open"));
+}

@@ -1,0 +1,260 @@
+//! One batch at the server: a transaction of at most two statements, sent whole, answered whole.
+
+use std::collections::HashMap;
+
+use semel_core::claim::{Claim, Request};
+use semel_core::clock::{Timestamp, micros};
+use semel_core::error::Error;
+use semel_core::record::{Moment, Record, Verb};
+use semel_core::verbs::{Complete, Completion};
+use semel_core::{OperationId, Token};
+use tokio_postgres::Row;
+use tokio_postgres::types::Type;
+
+use super::batch::{Batch, Reply};
+use super::connect::{Live, Param, get};
+use super::fault::Fault;
+use super::horizon::Horizon;
+use super::pipeline::{End, Statement};
+use super::{Shared, row, sql};
+
+/// What came back.
+pub(super) struct Landed {
+    claims: HashMap<OperationId, Found>,
+    /// Operations completed here, and by whom.
+    completed: HashMap<OperationId, Complete>,
+    pub(super) lowest_token: Option<Token>,
+    pub(super) highest_token: Option<Token>,
+}
+
+/// What the claims of one operation meet.
+struct Found {
+    now: Timestamp,
+    fresh: Token,
+    met: Met,
+}
+
+enum Met {
+    /// Nothing was there: the first to ask was granted.
+    Nothing,
+    /// A row, parsed when somebody's request gives it its identity.
+    Row(Row),
+    Record(Box<Record>),
+}
+
+const CLAIMING: (&str, &str) = ("pg-before-claim-commit", "pg-after-claim-commit");
+const COMPLETING: (&str, &str) = ("pg-before-complete-commit", "pg-after-complete-commit");
+
+/// Sends a batch and takes its answers: one round trip, one flush of the log.
+pub(super) async fn fly(shared: &Shared, live: &Live, batch: &Batch) -> Result<Landed, Fault> {
+    let claims = distinct(batch.claims.iter().map(|waiting| &waiting.call), Verb::operation);
+    let completions = distinct(batch.completions.iter().map(|waiting| &waiting.call), Verb::operation);
+    let (wishes, deeds, offset) = (Wishes::of(&claims), Deeds::of(&completions), shared.offset());
+    let (claim_sql, complete_sql) = (sql::claim(), sql::complete());
+    let (wishes, deeds) = (wishes.params(&offset), deeds.params(&offset));
+    let (claim, complete): (Statement<'_>, Statement<'_>) = ((&claim_sql, &wishes), (&complete_sql, &deeds));
+    // Claims first, in every batch: then no circle of batches waits for itself.
+    let (statements, crashes): (&[Statement<'_>], &'static [_]) =
+        match (claims.is_empty(), completions.is_empty()) {
+            (false, false) => (&[claim, complete], &[CLAIMING, COMPLETING]),
+            (false, true) => (&[claim], &[CLAIMING]),
+            _ => (&[complete], &[COMPLETING]),
+        };
+    let mut answers = live
+        .run(shared.call_timeout, Some(&shared.begin), statements, End::Commit(crashes))
+        .await?
+        .into_iter();
+    let claimed = if claims.is_empty() { None } else { answers.next() };
+    // Committed: from here on an unreadable row is its caller's trouble alone.
+    Ok(Landed::of(claimed.unwrap_or_default(), answers.next().unwrap_or_default(), &completions))
+}
+
+/// One call per operation, in the order of ids: two batches that meet wait for each other in one
+/// direction only.
+fn distinct<'a, Call>(
+    calls: impl Iterator<Item = &'a Call>,
+    id: impl Fn(&Call) -> OperationId,
+) -> Vec<(OperationId, &'a Call)> {
+    let mut calls: Vec<_> = calls.map(|call| (id(call), call)).collect();
+    // Stable: of several calls for one operation the first to come goes.
+    calls.sort_by_key(|(id, _)| *id);
+    calls.dedup_by_key(|(id, _)| *id);
+    calls
+}
+
+impl Landed {
+    fn of(claimed: Vec<Row>, completed: Vec<Row>, completions: &[(OperationId, &Complete)]) -> Self {
+        let mut claims: HashMap<OperationId, Found> = HashMap::with_capacity(claimed.len());
+        let (mut lowest_token, mut highest_token) = (None::<Token>, None::<Token>);
+        for row in claimed {
+            let Ok((id, granted, found)) = Found::of(row) else { continue };
+            lowest_token = Some(lowest_token.map_or(found.fresh, |token| token.min(found.fresh)));
+            highest_token = highest_token.max(Some(found.fresh));
+            // A row deleted while this was under way may come as both: then the grant counts.
+            if granted {
+                claims.insert(id, found);
+            } else {
+                claims.entry(id).or_insert(found);
+            }
+        }
+        let mut done: HashMap<OperationId, Complete> = HashMap::with_capacity(completed.len());
+        for id in completed.iter().filter_map(|row| row::id(row, 0).ok()) {
+            if let Ok(at) = completions.binary_search_by_key(&id, |(id, _)| *id) {
+                done.insert(id, completions[at].1.clone());
+            }
+        }
+        Self { claims, completed: done, lowest_token, highest_token }
+    }
+
+    /// The reply to one claim. Of several for one operation the first was sent; the others meet what
+    /// it left behind, as if they had come right after it.
+    pub(super) fn claim(&mut self, horizon: &Horizon, request: &Request) -> Reply<Claim> {
+        let Some(found) = self.claims.get_mut(&request.operation.id()) else { return Reply::AskAlone };
+        if let Met::Row(row) = &found.met {
+            match row::rest(row, 4, request.operation.clone()) {
+                Ok(record) => found.met = Met::Record(Box::new(record)),
+                Err(_) => return Reply::AskAlone,
+            }
+        }
+        let step = request.decide(found.record(), found.moment());
+        if let Claim::WentBack { held } = &step.answer {
+            horizon.note_ahead(*held);
+        }
+        match (&found.met, step.put) {
+            (_, None) => Reply::Answer(step.answer),
+            (Met::Nothing, Some(written)) => {
+                found.met = Met::Record(Box::new(written));
+                Reply::Answer(step.answer)
+            }
+            (_, Some(_)) => Reply::AskAlone,
+        }
+    }
+
+    /// The reply to one completion.
+    pub(super) fn completion(&self, complete: &Complete) -> Reply<Completion> {
+        match self.completed.get(&complete.holder.operation) {
+            Some(stored) if stored.holder == complete.holder && stored.outcome == complete.outcome => {
+                Reply::Answer(Completion::Stored)
+            }
+            _ => Reply::AskAlone,
+        }
+    }
+}
+
+impl Found {
+    fn of(row: Row) -> Result<(OperationId, bool, Self), Error> {
+        let (now, fresh) = (row::time(&row, 0)?, Token(get::<i64>(&row, 1)? as u64));
+        let (granted, id) = (get::<bool>(&row, 2)?, row::id(&row, 3)?);
+        let met = if granted { Met::Nothing } else { Met::Row(row) };
+        Ok((id, granted, Self { now, fresh, met }))
+    }
+
+    fn record(&self) -> Option<&Record> {
+        match &self.met {
+            Met::Record(record) => Some(record),
+            Met::Nothing | Met::Row(_) => None,
+        }
+    }
+
+    /// The token that was drawn; once it is given away, the next.
+    fn moment(&self) -> Moment {
+        let given = self.record().is_some_and(|record| record.token == self.fresh);
+        Moment { now: self.now, fresh: Token(self.fresh.0 + u64::from(given)) }
+    }
+}
+
+/// Claims, column by column, for `claim.sql`.
+struct Wishes<'a> {
+    ids: Vec<&'a [u8]>,
+    namespaces: Vec<&'a str>,
+    tenants: Vec<Option<&'a str>>,
+    routes: Vec<&'a str>,
+    keys: Vec<&'a str>,
+    nonces: Vec<&'a [u8]>,
+    fp_versions: Vec<i32>,
+    fp_digests: Vec<&'a [u8]>,
+    fp_paths: Vec<&'a [u8]>,
+    recoveries: Vec<i16>,
+    leases: Vec<i64>,
+    run_maxes: Vec<i64>,
+    ttls: Vec<i64>,
+    windows: Vec<i64>,
+    subjects: Vec<Option<&'a str>>,
+}
+
+impl<'a> Wishes<'a> {
+    fn of(claims: &'a [(OperationId, &'a Request)]) -> Self {
+        let scope = |request: &'a Request| request.operation.scope();
+        Self {
+            ids: column(claims, |(id, _)| &id.as_bytes()[..]),
+            namespaces: column(claims, |(_, r)| scope(r).namespace()),
+            tenants: column(claims, |(_, r)| scope(r).tenant()),
+            routes: column(claims, |(_, r)| scope(r).route()),
+            keys: column(claims, |(_, r)| r.operation.key().as_str()),
+            nonces: column(claims, |(_, r)| &r.nonce.as_bytes()[..]),
+            fp_versions: column(claims, |(_, r)| r.print.version as i32),
+            fp_digests: column(claims, |(_, r)| &r.print.digest[..]),
+            fp_paths: column(claims, |(_, r)| r.print.paths.encode()),
+            recoveries: column(claims, |(_, r)| i16::from(r.terms.recovery as u8)),
+            leases: column(claims, |(_, r)| micros(r.terms.lease)),
+            run_maxes: column(claims, |(_, r)| micros(r.terms.run_max)),
+            ttls: column(claims, |(_, r)| micros(r.terms.ttl)),
+            windows: column(claims, |(_, r)| micros(r.terms.retry_window)),
+            subjects: column(claims, |(_, r)| r.subject.as_deref()),
+        }
+    }
+
+    fn params<'p>(&'p self, offset: &'p i64) -> [Param<'p>; 16] {
+        [
+            (offset, Type::INT8),
+            (&self.ids, Type::BYTEA_ARRAY),
+            (&self.namespaces, Type::TEXT_ARRAY),
+            (&self.tenants, Type::TEXT_ARRAY),
+            (&self.routes, Type::TEXT_ARRAY),
+            (&self.keys, Type::TEXT_ARRAY),
+            (&self.nonces, Type::BYTEA_ARRAY),
+            (&self.fp_versions, Type::INT4_ARRAY),
+            (&self.fp_digests, Type::BYTEA_ARRAY),
+            (&self.fp_paths, Type::BYTEA_ARRAY),
+            (&self.recoveries, Type::INT2_ARRAY),
+            (&self.leases, Type::INT8_ARRAY),
+            (&self.run_maxes, Type::INT8_ARRAY),
+            (&self.ttls, Type::INT8_ARRAY),
+            (&self.windows, Type::INT8_ARRAY),
+            (&self.subjects, Type::TEXT_ARRAY),
+        ]
+    }
+}
+
+/// Completions, column by column, for `complete.sql`.
+struct Deeds<'a> {
+    ids: Vec<&'a [u8]>,
+    tokens: Vec<i64>,
+    nonces: Vec<&'a [u8]>,
+    outcomes: Vec<&'a [u8]>,
+}
+
+impl<'a> Deeds<'a> {
+    fn of(completions: &'a [(OperationId, &'a Complete)]) -> Self {
+        Self {
+            ids: column(completions, |(id, _)| &id.as_bytes()[..]),
+            tokens: column(completions, |(_, c)| c.holder.token.0 as i64),
+            nonces: column(completions, |(_, c)| &c.holder.nonce.as_bytes()[..]),
+            outcomes: column(completions, |(_, c)| &c.outcome[..]),
+        }
+    }
+
+    fn params<'p>(&'p self, offset: &'p i64) -> [Param<'p>; 5] {
+        [
+            (offset, Type::INT8),
+            (&self.ids, Type::BYTEA_ARRAY),
+            (&self.tokens, Type::INT8_ARRAY),
+            (&self.nonces, Type::BYTEA_ARRAY),
+            (&self.outcomes, Type::BYTEA_ARRAY),
+        ]
+    }
+}
+
+fn column<'a, C, T>(calls: &'a [C], of: impl FnMut(&'a C) -> T) -> Vec<T> {
+    calls.iter().map(of).collect()
+}

@@ -1,0 +1,220 @@
+//! How far this process has seen its store come, and whether what it finds now is behind that.
+//!
+//! A database restored from a backup, a standby promoted with commits missing, a dump loaded
+//! elsewhere: each has forgotten outcomes it once gave, and would run effects again. It answers
+//! nothing until an operator says that this is known. (What nobody saw, nobody can miss: a
+//! [witness](super::witness) extends the sight beyond this process.)
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use semel_core::Token;
+use semel_core::error::{Error, Kind};
+use semel_core::store::Mark;
+
+/// While behind, the store is examined again at most this often.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a store says of itself.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub(super) store_id: [u8; 16],
+    pub(super) mark: Mark,
+    /// Where its state was made or acknowledged, and where it is now. `None`: the server does not tell.
+    pub(super) home: Option<String>,
+    pub(super) here: Option<String>,
+}
+
+/// What was seen of a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// `None` until it was seen at all.
+    pub(super) store_id: Option<[u8; 16]>,
+    pub(super) mark: Mark,
+}
+
+#[derive(Default)]
+pub(super) struct Horizon {
+    /// The highest token seen. Apart from the rest because every claim touches it.
+    token: AtomicU64,
+    is_behind: AtomicBool,
+    rest: Mutex<Rest>,
+}
+
+#[derive(Default)]
+struct Rest {
+    store_id: Option<[u8; 16]>,
+    epoch: u64,
+    behind: Option<Behind>,
+    looked: Option<Instant>,
+}
+
+struct Behind {
+    from: Mark,
+    why: &'static str,
+}
+
+impl Horizon {
+    /// Starts from what a witness remembers.
+    pub(super) fn from(seen: Seen) -> Self {
+        let rest = Rest { store_id: seen.store_id, epoch: seen.mark.epoch, ..Rest::default() };
+        Self { token: seen.mark.token.0.into(), rest: rest.into(), ..Self::default() }
+    }
+
+    /// Ask before looking: what others do in between must not pass for a step back.
+    pub(super) fn seen(&self) -> Seen {
+        let rest = self.rest();
+        let token = Token(self.token.load(Ordering::SeqCst));
+        Seen { store_id: rest.store_id, mark: Mark { epoch: rest.epoch, token } }
+    }
+
+    pub(super) fn token(&self) -> Token {
+        Token(self.token.load(Ordering::SeqCst))
+    }
+
+    /// A token was drawn, and `before` was the highest seen when it was asked for. A lower one means
+    /// that the sequence was set back under our feet: the store is closed, and this says `false`.
+    #[must_use]
+    pub(super) fn note(&self, fresh: Token, before: Token) -> bool {
+        self.token.fetch_max(fresh.0, Ordering::SeqCst);
+        let fine = fresh > before || semel_core::mutant::on("pg-token-not-watched");
+        if !fine {
+            self.fall_behind("it gave a token below one it gave before");
+        }
+        fine
+    }
+
+    /// A record holds a token the sequence has not reached.
+    pub(super) fn note_ahead(&self, held: Token) {
+        self.token.fetch_max(held.0, Ordering::SeqCst);
+        self.fall_behind("a record has a token the sequence has not reached");
+    }
+
+    fn fall_behind(&self, why: &'static str) {
+        let from = self.seen().mark;
+        let mut rest = self.rest();
+        rest.behind = Some(Behind { from, why });
+        self.is_behind.store(true, Ordering::SeqCst);
+    }
+
+    /// Compares what is found now with what was seen before.
+    pub(super) fn judge(&self, seen: Seen, found: &Found) {
+        let moved = matches!((&found.home, &found.here), (Some(home), Some(here)) if home != here);
+        let why = if seen.store_id.is_some_and(|id| id != found.store_id) {
+            Some("another store is there now")
+        } else if found.mark.is_behind(seen.mark) {
+            Some("it has forgotten what it had come to")
+        } else if moved && !semel_core::mutant::on("pg-home-not-compared") {
+            Some("its state was made in another cluster or database")
+        } else {
+            None
+        };
+        if why.is_none() {
+            self.token.fetch_max(found.mark.token.0, Ordering::SeqCst);
+        }
+        let mut rest = self.rest();
+        rest.behind = why.map(|why| Behind { from: seen.mark.max(found.mark), why });
+        rest.looked = Some(Instant::now());
+        if why.is_none() {
+            rest.store_id = Some(found.store_id);
+            rest.epoch = rest.epoch.max(found.mark.epoch);
+        }
+        self.is_behind.store(why.is_some(), Ordering::SeqCst);
+    }
+
+    /// An operator accepted the store as it is.
+    pub(super) fn accept(&self, store_id: [u8; 16], mark: Mark) {
+        let mut rest = self.rest();
+        rest.store_id = Some(store_id);
+        rest.epoch = mark.epoch;
+        rest.behind = None;
+        self.token.store(mark.token.0, Ordering::SeqCst);
+        self.is_behind.store(false, Ordering::SeqCst);
+    }
+
+    /// Where the store was before it went back, if it did.
+    pub(super) fn behind(&self) -> Option<Mark> {
+        self.rest().behind.as_ref().map(|behind| behind.from)
+    }
+
+    /// Refuses everything while the store is behind.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        if !self.is_behind.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let why = self.rest().behind.as_ref().map_or("it went back", |behind| behind.why);
+        Err(Error::new(
+            Kind::WentBack,
+            format!(
+                "the PostgreSQL store was restored from an older state: {why}. Nothing runs until an operator \
+                 has compared it with what happened since, and acknowledges the restore"
+            ),
+        ))
+    }
+
+    /// Whether it is time to look whether somebody acknowledged elsewhere.
+    pub(super) fn should_look(&self) -> bool {
+        let mut rest = self.rest();
+        let due = rest.looked.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
+        if due {
+            rest.looked = Some(Instant::now());
+        }
+        due
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(epoch: u64, token: u64) -> Found {
+        let mark = Mark { epoch, token: Token(token) };
+        Found { store_id: [1; 16], mark, home: Some("a/1".into()), here: Some("a/1".into()) }
+    }
+
+    #[test]
+    fn a_store_is_behind_only_if_it_lost_something_or_moved() {
+        // G-13
+        let horizon = Horizon::default();
+        horizon.judge(horizon.seen(), &found(1, 10));
+        horizon.check().unwrap();
+        assert!(horizon.note(Token(12), Token(10)));
+        horizon.judge(horizon.seen(), &found(1, 12));
+        horizon.check().unwrap();
+        horizon.judge(horizon.seen(), &found(1, 11));
+        assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
+        assert_eq!(horizon.behind(), Some(Mark { epoch: 1, token: Token(12) }));
+        horizon.judge(horizon.seen(), &found(2, 5));
+        horizon.check().unwrap();
+
+        let moved = Found { here: Some("b/1".into()), ..found(2, 20) };
+        horizon.judge(horizon.seen(), &moved);
+        assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
+        let other = Found { store_id: [2; 16], ..found(9, 99) };
+        horizon.judge(horizon.seen(), &other);
+        assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
+        horizon.accept([2; 16], other.mark);
+        horizon.judge(horizon.seen(), &other);
+        horizon.check().unwrap();
+        let untold = Found { here: None, ..other };
+        horizon.judge(horizon.seen(), &untold);
+        horizon.check().unwrap();
+    }
+
+    #[test]
+    fn a_token_that_is_not_above_all_seen_before_closes_the_store() {
+        // G-13
+        let horizon = Horizon::default();
+        horizon.judge(horizon.seen(), &found(1, 10));
+        let before = horizon.token();
+        assert!(horizon.note(Token(12), before));
+        assert!(horizon.note(Token(11), before));
+        assert!(!horizon.note(Token(3), horizon.token()));
+        assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
+    }
+}

@@ -1,0 +1,153 @@
+//! Making and changing the schema: forward only, one migrator at a time, all or nothing.
+
+use semel_core::Nonce;
+use semel_core::error::{Error, Kind};
+use tokio::time::timeout;
+use tokio_postgres::types::Type;
+
+use super::connect::{Live, get, refuse_replica};
+use super::fault::Fault;
+use super::options::{Migrate, Options};
+use super::sql;
+use crate::migrate::{Applied, Migration, plan};
+
+/// The oldest server whose SQL is used.
+const SERVER_VERSION_MIN: i32 = 130_000;
+
+static MIGRATIONS: [Migration; 1] = [Migration {
+    version: 1,
+    name: "operations",
+    sql: include_str!("../../migrations/postgres/0001_operations.sql"),
+    minimum_reader: 1,
+}];
+
+/// What the server says before anything of ours is there.
+struct Server {
+    schema: String,
+    may_create: bool,
+    role: String,
+    migrated: bool,
+}
+
+/// Applies what is missing, or only makes sure that nothing is.
+pub(super) async fn bring_up_to_date(live: &Live, options: &Options, place: &str) -> Result<(), Error> {
+    let fail = |fault: Fault| fault.error();
+    let server = server(live, options, place).await?;
+    let found = if server.migrated { applied(live, options).await.map_err(fail)? } else { Vec::new() };
+    let missing = plan(&found, &MIGRATIONS)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if options.migrate == Migrate::Check {
+        return Err(Error::new(
+            Kind::Schema,
+            format!("the schema of the store at {place} is not up to date; run the migration"),
+        ));
+    }
+    if !server.may_create {
+        let Server { schema, role, .. } = server;
+        return Err(Error::new(
+            Kind::Denied,
+            format!(
+                "the role {role} may not create tables in the schema {schema} of {place}; \
+                 GRANT USAGE, CREATE ON SCHEMA {schema} TO {role}, or run the migration as the owner"
+            ),
+        ));
+    }
+    match apply(live, options).await {
+        Ok(()) => Ok(()),
+        Err(fault) => {
+            if !fault.broken {
+                let _ = timeout(options.call_timeout, live.client.batch_execute("ROLLBACK")).await;
+            }
+            Err(fault.error())
+        }
+    }
+}
+
+async fn server(live: &Live, options: &Options, place: &str) -> Result<Server, Error> {
+    let rows =
+        live.query(options.call_timeout, sql::SERVER, &[]).await.map_err(|fault| fault.error())?;
+    let row = rows.first().ok_or_else(super::chores::no_row)?;
+    refuse_replica(row, place)?;
+    let version: i32 = get(row, 2)?;
+    if version < SERVER_VERSION_MIN {
+        return Err(Error::new(
+            Kind::Misconfigured,
+            format!("the server at {place} is PostgreSQL {}; the store needs 13 or later", version / 10_000),
+        ));
+    }
+    let schema: Option<String> = get(row, 3)?;
+    let schema = schema.ok_or_else(|| {
+        let sentence = format!("search_path at {place} names no schema that exists; create one or set it");
+        Error::new(Kind::Misconfigured, sentence)
+    })?;
+    Ok(Server {
+        schema,
+        may_create: get(row, 4)?,
+        role: get(row, 5)?,
+        migrated: get::<Option<bool>>(row, 6)?.unwrap_or(false),
+    })
+}
+
+async fn applied(live: &Live, options: &Options) -> Result<Vec<Applied>, Fault> {
+    let rows = live.query(options.call_timeout, sql::APPLIED, &[]).await?;
+    let mut found = Vec::with_capacity(rows.len());
+    for row in &rows {
+        found.push(Applied {
+            version: get::<i32>(row, 0)? as u32,
+            name: get(row, 1)?,
+            checksum: get(row, 2)?,
+            minimum_reader: get::<i32>(row, 3)? as u32,
+        });
+    }
+    Ok(found)
+}
+
+/// One transaction. The lock comes first; then what is missing is asked again, because another
+/// migrator may have been before us.
+async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
+    let begin = sql::begin(options.statement_timeout().as_millis(), options.lock_timeout.as_millis());
+    run(live, options, &begin).await?;
+    live.query(options.call_timeout, sql::MIGRATION_LOCK, &[]).await?;
+    let server = live.query(options.call_timeout, sql::SERVER, &[]).await?;
+    let migrated = server.first().map_or(Ok(None), |row| get::<Option<bool>>(row, 6))?;
+    let found = match migrated {
+        Some(true) => applied(live, options).await?,
+        _ => Vec::new(),
+    };
+    for migration in plan(&found, &MIGRATIONS)? {
+        run(live, options, migration.sql).await?;
+        let (version, checksum) = (migration.version as i32, migration.checksum());
+        let reader = migration.minimum_reader as i32;
+        let params: [super::connect::Param<'_>; 4] = [
+            (&version, Type::INT4),
+            (&migration.name, Type::TEXT),
+            (&&checksum[..], Type::BYTEA),
+            (&reader, Type::INT4),
+        ];
+        live.query(options.call_timeout, sql::APPLY, &params).await?;
+        if migration.version == 1 {
+            create(live, options).await?;
+        }
+        tracing::info!(version, name = migration.name, "applied a migration of the PostgreSQL store");
+    }
+    run(live, options, "COMMIT").await
+}
+
+/// The store's own identity and its first secret, made here and nowhere else.
+async fn create(live: &Live, options: &Options) -> Result<(), Fault> {
+    let (store_id, mut secret) = (Nonce::random(), [0; 32]);
+    getrandom::fill(&mut secret)
+        .map_err(|error| Fault::new(Kind::Misconfigured, format!("no random bytes: {error}")))?;
+    live.query(options.call_timeout, sql::CREATE, &[(&&store_id.as_bytes()[..], Type::BYTEA)]).await?;
+    live.query(options.call_timeout, sql::ROTATE, &[(&&secret[..], Type::BYTEA)]).await?;
+    Ok(())
+}
+
+async fn run(live: &Live, options: &Options, sql: &str) -> Result<(), Fault> {
+    match timeout(options.call_timeout, live.client.batch_execute(sql)).await {
+        Ok(done) => done.map_err(|error| Fault::of(&error)),
+        Err(_) => Err(Fault::timed_out(true)),
+    }
+}

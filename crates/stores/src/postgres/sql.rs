@@ -1,0 +1,104 @@
+//! The statements, one verb per file. Nothing is ever pasted into them; values are bound.
+//!
+//! All run as unnamed statements, parsed where they are used: behind a pooler in transaction mode a
+//! named one would be prepared in one session and looked for in another.
+
+use std::borrow::Cow;
+
+use semel_core::mutant;
+
+pub(super) const ACKNOWLEDGE: &str = include_str!("sql/acknowledge.sql");
+pub(super) const APPLIED: &str = include_str!("sql/applied.sql");
+pub(super) const APPLY: &str = include_str!("sql/apply.sql");
+pub(super) const CREATE: &str = include_str!("sql/create.sql");
+pub(super) const EXAMINE: &str = include_str!("sql/examine.sql");
+pub(super) const GET: &str = include_str!("sql/get.sql");
+pub(super) const HASH_KEYS: &str = include_str!("sql/hash_keys.sql");
+pub(super) const HOLD_META: &str = include_str!("sql/hold_meta.sql");
+pub(super) const INSERT: &str = include_str!("sql/insert.sql");
+pub(super) const LOOK_AGAIN: &str = include_str!("sql/look_again.sql");
+pub(super) const MIGRATION_LOCK: &str = include_str!("sql/migration_lock.sql");
+pub(super) const MOMENT: &str = include_str!("sql/moment.sql");
+pub(super) const PUT: &str = include_str!("sql/put.sql");
+pub(super) const ROTATE: &str = include_str!("sql/rotate.sql");
+pub(super) const SERVER: &str = include_str!("sql/server.sql");
+pub(super) const SUBJECT: &str = include_str!("sql/subject.sql");
+pub(super) const SUBJECT_OPEN: &str = include_str!("sql/subject_open.sql");
+pub(super) const UNSETTLED: &str = include_str!("sql/unsettled.sql");
+
+const BEGIN: &str = include_str!("sql/begin.sql");
+const CLAIM: &str = include_str!("sql/claim.sql");
+const COMPLETE: &str = include_str!("sql/complete.sql");
+const FRESH: &str = include_str!("sql/fresh.sql");
+const LOCK: &str = include_str!("sql/lock.sql");
+const SWEEP: &str = include_str!("sql/sweep.sql");
+
+pub(super) fn claim() -> Cow<'static, str> {
+    if mutant::on("pg-claim-overwrites") {
+        return broken(
+            CLAIM,
+            "DO NOTHING",
+            "DO UPDATE SET token = excluded.token, nonce = excluded.nonce, lease_until = excluded.lease_until",
+        );
+    }
+    CLAIM.into()
+}
+
+pub(super) fn complete() -> Cow<'static, str> {
+    if mutant::on("pg-complete-ignores-token") {
+        return broken(COMPLETE, "AND o.token = done.token", "");
+    }
+    if mutant::on("pg-complete-ignores-nonce") {
+        return broken(COMPLETE, "AND o.nonce = done.nonce", "");
+    }
+    if mutant::on("pg-complete-ignores-state") {
+        return broken(COMPLETE, "AND o.state = 1", "");
+    }
+    COMPLETE.into()
+}
+
+pub(super) fn fresh() -> Cow<'static, str> {
+    if mutant::on("pg-token-restarts") {
+        return broken(FRESH, "nextval('semel_token')", "1::bigint");
+    }
+    FRESH.into()
+}
+
+pub(super) fn lock() -> Cow<'static, str> {
+    if mutant::on("pg-step-without-lock") {
+        return broken(LOCK, "FOR UPDATE", "");
+    }
+    LOCK.into()
+}
+
+pub(super) fn sweep() -> Cow<'static, str> {
+    if mutant::on("pg-sweep-ignores-retry-window") {
+        return broken(SWEEP, "settled_at + least(window_us, 9223372036854775807 - settled_at)", "0");
+    }
+    if mutant::on("pg-sweep-deletes-unknown") {
+        return broken(SWEEP, "state IN (2, 3, 5) AND", "");
+    }
+    if mutant::on("pg-sweep-waits") {
+        return broken(SWEEP, "SKIP LOCKED", "");
+    }
+    SWEEP.into()
+}
+
+/// How a transaction begins, with the limits of this store. They are numbers, hence no parameters:
+/// `SET` takes none.
+pub(super) fn begin(statement_ms: u128, lock_ms: u128) -> String {
+    let begin = match mutant::on("pg-commit-not-durable") {
+        true => broken(BEGIN, "replace(current_setting('synchronous_commit'), 'off', 'on')", "'off'"),
+        false => BEGIN.into(),
+    };
+    format!(
+        "{begin}SET LOCAL statement_timeout = {statement_ms};\n\
+         SET LOCAL idle_in_transaction_session_timeout = {statement_ms};\n\
+         SET LOCAL lock_timeout = {lock_ms};\n"
+    )
+}
+
+fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
+    assert!(sql.contains(rule), "a mutant breaks a rule that is not in the statement: {rule}");
+    sql.replace(rule, without).into()
+}

@@ -1,0 +1,9 @@
+-- What this server is, before anything of ours is looked for.
+SELECT
+    pg_is_in_recovery() AS standby,
+    current_setting('transaction_read_only') = 'on' AS read_only,
+    current_setting('server_version_num')::integer AS version,
+    current_schema()::text AS schema,
+    coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS may_create,
+    current_user::text AS role,
+    to_regclass(quote_ident(current_schema()) || '.semel_schema') IS NOT NULL AS migrated

@@ -1,0 +1,108 @@
+//! Connections, set up the way their role needs.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rusqlite::{Connection, OpenFlags};
+use semel_core::error::{Error, Kind};
+use semel_core::mutant;
+
+use super::error::Fault;
+
+/// The first release in which a checkpoint beside a writer cannot corrupt the file.
+const SQLITE_VERSION_MIN: i32 = 3_051_003;
+
+/// Page cache of a connection that writes, in KiB.
+const WRITER_CACHE_KIB: i64 = 64 * 1024;
+
+/// Statements kept prepared; more than there are `.sql` files.
+const STATEMENTS_MAX: usize = 48;
+
+/// The log file shrinks to this when it starts over.
+const WAL_BYTES_KEPT: i64 = 128 << 20;
+
+/// Pauses while another process holds the lock: short, because transactions here are short, and
+/// rising, because others' need not be. SQLite's own back-off starves against a busy writer.
+const PAUSE_MIN: Duration = Duration::from_micros(20);
+const PAUSE_MAX: Duration = Duration::from_micros(200);
+
+/// What a connection is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    /// The one that writes.
+    Writer,
+    /// Reads only.
+    Reader,
+    /// Moves the log into the database file.
+    Keeper,
+}
+
+/// Refuses a SQLite that would not keep what Semel promises.
+pub(super) fn check_library() -> Result<(), Error> {
+    if rusqlite::version_number() < SQLITE_VERSION_MIN {
+        let text = format!(
+            "this program is linked with SQLite {}, which can corrupt a database that is written and \
+             checkpointed at the same time; build with SQLite 3.51.3 or later",
+            rusqlite::version()
+        );
+        return Err(Error::new(Kind::Misconfigured, text));
+    }
+    Ok(())
+}
+
+/// Opens a connection to a file that exists.
+pub(super) fn open(path: &Path, role: Role, busy_timeout: Duration) -> Result<Connection, Fault> {
+    // Never made here: a file deleted under a running store must stay missed.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    if conn.is_readonly("main")? {
+        return Err(Fault::read_only());
+    }
+    PATIENCE.set(busy_timeout);
+    conn.busy_handler(Some(wait_a_little))?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    // Stays with the file; asked for by every connection, because the file may be new.
+    conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    // An answered write survives the machine: the log is synced by every commit.
+    let synchronous = if mutant::on("sqlite-sync-off") { "OFF" } else { "FULL" };
+    conn.pragma_update(None, "synchronous", synchronous)?;
+    // The keeper checkpoints, so that no claim waits for it.
+    conn.pragma_update(None, "wal_autocheckpoint", 0)?;
+    conn.pragma_update(None, "journal_size_limit", WAL_BYTES_KEPT)?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    // A damaged page is an error, not a surprise further down.
+    conn.pragma_update(None, "cell_size_check", true)?;
+    conn.pragma_update(None, "trusted_schema", false)?;
+    match role {
+        Role::Writer => conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?,
+        Role::Reader => conn.pragma_update(None, "query_only", true)?,
+        Role::Keeper => {}
+    }
+    Ok(conn)
+}
+
+thread_local! {
+    /// How long connections of this thread wait for a lock.
+    static PATIENCE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    static WAITING_SINCE: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// SQLite asks whether to try again for a lock. A connection is used by one thread at a time.
+fn wait_a_little(times_before: i32) -> bool {
+    let now = Instant::now();
+    if times_before == 0 {
+        WAITING_SINCE.set(Some(now));
+    }
+    let waited = WAITING_SINCE.get().map_or(Duration::ZERO, |since| now - since);
+    if waited >= PATIENCE.get() {
+        return false;
+    }
+    std::thread::sleep((PAUSE_MIN * (times_before.unsigned_abs() + 1).min(64)).min(PAUSE_MAX));
+    true
+}
+
+/// How long this thread's connections wait for a lock from now on.
+pub(super) fn be_patient(busy_timeout: Duration) {
+    PATIENCE.set(busy_timeout);
+}

@@ -1,0 +1,144 @@
+//! What SQLite says, and what that means to an operator.
+
+use std::path::Path;
+
+use rusqlite::ffi;
+use semel_core::error::{Error, Kind};
+
+/// A failure of SQLite or of a row, kept by value: one failed commit is told to every caller in
+/// its batch.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{text} (SQLite code {code})")]
+pub(super) struct Fault {
+    code: i32,
+    text: String,
+}
+
+impl Fault {
+    /// A row holds what no Semel wrote.
+    pub(super) fn damaged(what: impl Into<String>) -> Self {
+        Self { code: ffi::SQLITE_CORRUPT, text: what.into() }
+    }
+
+    /// The file that was opened is not where it was.
+    pub(super) fn displaced(what: impl Into<String>) -> Self {
+        Self { code: ffi::SQLITE_READONLY_DBMOVED, text: what.into() }
+    }
+
+    /// SQLite could open the file for reading only.
+    pub(super) fn read_only() -> Self {
+        Self { code: ffi::SQLITE_READONLY, text: "opened for reading only".into() }
+    }
+
+    /// The operating system gave no random bytes.
+    pub(super) fn no_randomness(what: impl Into<String>) -> Self {
+        Self { code: ffi::SQLITE_NOMEM, text: what.into() }
+    }
+
+    /// Whether a COMMIT that failed like this certainly did nothing, also after a crash.
+    ///
+    /// A lock that was not got, or a page for which there was no room, fail before the frame that
+    /// makes the transaction count is whole in the log. Everything else might have failed after
+    /// it: a failed fsync above all leaves a whole log that the next recovery would believe.
+    pub(super) fn commit_did_nothing(&self) -> bool {
+        matches!(self.primary(), ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL)
+    }
+
+    /// The error for a caller: what happened, where, and what to do.
+    pub(super) fn tell(&self, path: &Path) -> Error {
+        let at = path.display();
+        let (kind, sentence) = match self.primary() {
+            ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED => (
+                Kind::Busy,
+                format!(
+                    "another process kept the database {at} locked until the busy time-out passed; \
+                     look for one that holds a write transaction open"
+                ),
+            ),
+            ffi::SQLITE_FULL => (
+                Kind::Full,
+                format!("there is no room for the database {at}; free space on its disk or raise its quota"),
+            ),
+            ffi::SQLITE_READONLY if self.code == ffi::SQLITE_READONLY_DBMOVED => (
+                Kind::Unreachable,
+                format!(
+                    "the database {at} was moved, deleted or replaced while it was in use ({}); put the file \
+                     back, or restart to open what is there now",
+                    self.text
+                ),
+            ),
+            ffi::SQLITE_READONLY => (
+                Kind::ReadOnly,
+                format!(
+                    "the database {at} takes no writes; make the file, its directory and the file system \
+                     writable for this user"
+                ),
+            ),
+            ffi::SQLITE_NOTADB => {
+                (Kind::Damaged, format!("{at} is no SQLite database; check the path, or restore a backup"))
+            }
+            ffi::SQLITE_CORRUPT | ffi::SQLITE_CONSTRAINT | ffi::SQLITE_MISMATCH => {
+                (Kind::Damaged, damaged(path, &self.text))
+            }
+            ffi::SQLITE_IOERR if self.is_lost_data() => (Kind::Damaged, damaged(path, &self.text)),
+            ffi::SQLITE_IOERR if self.code == ffi::SQLITE_IOERR_SHMSIZE => {
+                (Kind::Full, format!("there is no room for the index beside {at}; free space on its disk"))
+            }
+            ffi::SQLITE_IOERR => (
+                Kind::Unreachable,
+                format!("the disk under the database {at} failed ({}); look at the system log", self.text),
+            ),
+            ffi::SQLITE_CANTOPEN | ffi::SQLITE_PERM | ffi::SQLITE_AUTH => (
+                Kind::Denied,
+                format!(
+                    "the database {at} cannot be opened; let this user read and write the file and its \
+                     directory, where SQLite keeps two files beside it"
+                ),
+            ),
+            ffi::SQLITE_NOMEM => {
+                (Kind::Busy, format!("the system has no memory or no random bytes to give for work on {at}"))
+            }
+            ffi::SQLITE_TOOBIG => (
+                Kind::Misconfigured,
+                format!("the record is too large for the database {at}; lower the limit of kept bodies"),
+            ),
+            _ => (
+                Kind::Schema,
+                format!("the tables in {at} are not as Semel left them ({}); restore a backup", self.text),
+            ),
+        };
+        Error::new(kind, sentence).because(self.clone())
+    }
+
+    fn primary(&self) -> i32 {
+        self.code & 0xff
+    }
+
+    fn is_lost_data(&self) -> bool {
+        matches!(
+            self.code,
+            ffi::SQLITE_IOERR_SHORT_READ | ffi::SQLITE_IOERR_DATA | ffi::SQLITE_IOERR_CORRUPTFS
+        )
+    }
+}
+
+fn damaged(path: &Path, what: &str) -> String {
+    format!(
+        "the database {} holds something that cannot be read ({what}); keep a copy, look at the disk, \
+         and restore a backup",
+        path.display()
+    )
+}
+
+impl From<rusqlite::Error> for Fault {
+    fn from(error: rusqlite::Error) -> Self {
+        match error {
+            rusqlite::Error::SqliteFailure(failure, text) => {
+                let text = text.unwrap_or_else(|| failure.to_string());
+                Self { code: failure.extended_code, text }
+            }
+            // The rest is about values that are not what our own statements put there.
+            other => Self::damaged(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The thread that keeps the log short and the witness current, so that no claim waits for either.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use semel_core::mutant;
+use semel_core::store::Mark;
+
+use super::error::Fault;
+use super::shared::{Shared, Woken};
+use super::witness::Witness;
+
+/// The witness lags at most about this far behind.
+const WITNESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A log longer than this is started over, for which the writer must pause for a moment.
+const LOG_PAGES_MAX: u32 = 16_384;
+
+/// A log longer than this is worth a warning: something keeps it from being started over.
+const LOG_PAGES_WARN: u32 = 16 * LOG_PAGES_MAX;
+
+/// Passes over what the writer added during the pass before, until little is left.
+const PASSES_MAX: u32 = 8;
+
+/// Runs until the store closes.
+pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
+    super::connect::be_patient(shared.options.busy_timeout);
+    let mut witness_due = Instant::now();
+    loop {
+        let woken = shared.bell.wait(witness_due.saturating_duration_since(Instant::now()));
+        if woken == Woken::Rung {
+            shorten_log(&shared, &conn);
+        }
+        if woken != Woken::Rung || Instant::now() >= witness_due {
+            see(&shared, &conn);
+            witness_due = Instant::now() + WITNESS_EVERY;
+        }
+        if woken == Woken::Stopped {
+            return;
+        }
+    }
+}
+
+/// The length of the log in pages, and how many of them are in the database file.
+pub(super) fn checkpoint(conn: &Connection) -> Result<(u32, u32), Fault> {
+    // Passive: waits for nobody, and nobody waits for it.
+    let mut statement = conn.prepare_cached("PRAGMA wal_checkpoint(PASSIVE)")?;
+    // A log that was never written reports -1 pages.
+    let pages = |count: i64| u32::try_from(count.max(0)).unwrap_or(u32::MAX);
+    Ok(statement.query_row([], |row| Ok((pages(row.get(1)?), pages(row.get(2)?))))?)
+}
+
+/// Moves the log into the database file while the writer goes on. The log can start over only at a
+/// moment when all of it has been moved; under load that moment never comes by itself, so the
+/// writer is asked for it, once there is little left to move and the file is synced.
+fn shorten_log(shared: &Shared, conn: &Connection) {
+    let mut length = 0;
+    for _ in 0..PASSES_MAX {
+        match checkpoint(conn) {
+            Ok((pages, moved)) => {
+                length = pages;
+                if pages == moved {
+                    break;
+                }
+            }
+            Err(fault) => {
+                tracing::warn!(database = %at(shared), %fault, "the log could not be moved into the database");
+                break;
+            }
+        }
+    }
+    shared.log_was_moved_at(length);
+    if length >= LOG_PAGES_MAX {
+        shared.finish_log.store(true, Ordering::Relaxed);
+    }
+    if length >= LOG_PAGES_WARN {
+        tracing::warn!(
+            database = %at(shared), pages = length,
+            "the log keeps growing: look for a process that holds a read transaction open"
+        );
+    }
+}
+
+/// Remembers how far the store has come, unless it went back: then the witness must not follow.
+fn see(shared: &Shared, conn: &Connection) {
+    let seen = shared.seen();
+    let displaced = shared.place.check().is_err();
+    match super::reader::describe(conn) {
+        Ok((store_id, mark)) if store_id == shared.store_id && !displaced && !mark.is_behind(seen) => {
+            shared.has_come_to(mark);
+            save_witness(shared, mark);
+        }
+        Ok(_) => {}
+        Err(fault) => tracing::warn!(database = %at(shared), %fault, "the store could not be looked at"),
+    }
+}
+
+/// Writes the witness if that is news to it. A witness that cannot be written weakens the notice of
+/// a restored copy; it is no reason to refuse work.
+pub(super) fn save_witness(shared: &Shared, mark: Mark) {
+    if mutant::on("sqlite-witness-forgotten") {
+        return;
+    }
+    let fresh = Witness { store_id: shared.store_id, mark };
+    let is_known = |old: Witness| old.store_id == fresh.store_id && old.mark >= fresh.mark;
+    if matches!(Witness::load(&shared.witness), Ok(Some(old)) if is_known(old)) {
+        return;
+    }
+    if let Err(error) = fresh.save(&shared.witness) {
+        let witness = shared.witness.display();
+        tracing::warn!(%witness, %error, "the witness could not be written; a restored copy may go unnoticed");
+    }
+}
+
+fn at(shared: &Shared) -> std::path::Display<'_> {
+    let path: &Path = shared.place.path();
+    path.display()
+}

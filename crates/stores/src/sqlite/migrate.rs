@@ -1,0 +1,75 @@
+//! Brings a database to the schema this build knows, under SQLite's own write lock.
+
+use rusqlite::{Connection, TransactionBehavior, params};
+use semel_core::Nonce;
+use semel_core::clock::Timestamp;
+use semel_core::error::Error;
+use semel_core::fingerprint::HashKey;
+
+use super::error::Fault;
+use super::place::Place;
+use crate::migrate::{Applied, Migration, plan};
+
+static KNOWN: [Migration; 1] = [Migration {
+    version: 1,
+    name: "operations",
+    sql: include_str!("../../migrations/sqlite/0001_operations.sql"),
+    minimum_reader: 1,
+}];
+
+/// Applies what is missing, all or nothing. A database that lacks nothing is only read.
+pub(super) fn run(conn: &mut Connection, place: &Place, now: Timestamp) -> Result<(), Error> {
+    let tell = |fault: Fault| fault.tell(place.path());
+    if plan(&applied(conn).map_err(tell)?, &KNOWN)?.is_empty() {
+        return Ok(());
+    }
+    let locked = conn.transaction_with_behavior(TransactionBehavior::Immediate);
+    let locked = locked.map_err(|error| tell(error.into()))?;
+    // Looked at again: another process may have done it while this one waited for the lock.
+    for migration in plan(&applied(&locked).map_err(tell)?, &KNOWN)? {
+        apply(&locked, migration, now).map_err(tell)?;
+    }
+    locked.commit().map_err(|error| tell(error.into()))
+}
+
+fn applied(conn: &Connection) -> Result<Vec<Applied>, Fault> {
+    let exists: u32 = conn.query_row(include_str!("sql/schema_exists.sql"), [], |row| row.get(0))?;
+    if exists == 0 {
+        return Ok(Vec::new());
+    }
+    let mut statement = conn.prepare(include_str!("sql/applied.sql"))?;
+    let found = statement.query_map([], |row| {
+        Ok(Applied {
+            version: row.get(0)?,
+            name: row.get(1)?,
+            checksum: row.get(2)?,
+            minimum_reader: row.get(3)?,
+        })
+    })?;
+    Ok(found.collect::<Result<_, _>>()?)
+}
+
+fn apply(conn: &Connection, migration: &Migration, now: Timestamp) -> Result<(), Fault> {
+    conn.execute_batch(include_str!("sql/schema_table.sql"))?;
+    conn.execute_batch(migration.sql)?;
+    if migration.version == 1 {
+        found_store(conn, now)?;
+    }
+    let Migration { version, name, minimum_reader, .. } = migration;
+    let values = params![version, name, migration.checksum(), minimum_reader, now.as_micros()];
+    conn.execute(include_str!("sql/record_migration.sql"), values)?;
+    Ok(())
+}
+
+/// Identity and first hash key are made with the tables, so that no store is ever without them.
+fn found_store(conn: &Connection, now: Timestamp) -> Result<(), Fault> {
+    conn.execute(include_str!("sql/found.sql"), [Nonce::random().as_bytes().as_slice()])?;
+    add_hash_key(conn, now).map(drop)
+}
+
+/// Adds a key under the next version, and returns that.
+pub(super) fn add_hash_key(conn: &Connection, now: Timestamp) -> Result<u32, Fault> {
+    let key = HashKey::generate(0).map_err(|error| Fault::no_randomness(error.to_string()))?;
+    let values = params![key.secret().as_slice(), now.as_micros()];
+    Ok(conn.query_row(include_str!("sql/add_hash_key.sql"), values, |row| row.get(0))?)
+}

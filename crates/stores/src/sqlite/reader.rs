@@ -1,0 +1,126 @@
+//! The thread that reads. It never waits for the writer: in WAL mode a read sees the last commit.
+
+use std::sync::Arc;
+
+use rusqlite::{Connection, OptionalExtension};
+use semel_core::error::Error;
+use semel_core::fingerprint::HashKey;
+use semel_core::store::{Mark, Page, Status};
+use semel_core::{OperationId, Record, Token, mutant};
+
+use super::connect::{self, Role};
+use super::error::Fault;
+use super::queue::{Queue, Worker};
+use super::row;
+use super::shared::Shared;
+
+/// Something to look up. It answers its caller itself.
+pub(super) type Question = Box<dyn FnOnce(&mut Reader) + Send>;
+
+/// The reading side of a store.
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    conn: Option<Connection>,
+}
+
+/// Runs until the queue closes.
+pub(super) fn run(shared: Arc<Shared>, questions: &Queue<Question>, conn: Connection) {
+    let _told = Worker(questions);
+    connect::be_patient(shared.options.busy_timeout);
+    let mut reader = Reader { shared, conn: Some(conn) };
+    let mut next = Vec::new();
+    while questions.take(&mut next, |_| false) {
+        next.drain(..).for_each(|question| question(&mut reader));
+    }
+}
+
+impl Reader {
+    /// The record of an operation, expired or not.
+    pub(super) fn get(&mut self, id: OperationId) -> Result<Option<Record>, Error> {
+        self.look(|conn| {
+            let mut statement = conn.prepare_cached(include_str!("sql/get.sql"))?;
+            let (mark, record) = statement.query_row([id.as_bytes().as_slice()], |row| {
+                let mark = mark_at(row, row::WIDTH);
+                let is_there = row.get::<_, Option<i64>>(0)?.is_some();
+                Ok((mark, is_there.then(|| row::read(row)).transpose()))
+            })?;
+            Ok((mark?, record?))
+        })
+    }
+
+    /// Records that have not ended.
+    pub(super) fn unsettled(&mut self, after: Token, limit: u32) -> Result<Page, Error> {
+        let now = self.shared.options.clock.now();
+        self.look(|conn| {
+            let snapshot = conn.unchecked_transaction()?;
+            let mark = mark(&snapshot)?;
+            let after = row::signed(after).unwrap_or(i64::MAX);
+            let mut statement = snapshot.prepare_cached(include_str!("sql/unsettled.sql"))?;
+            let rows = statement.query_map([after, i64::from(limit)], |row| Ok(row::read(row)))?;
+            let records: Vec<Record> = rows.map(|row| row?).collect::<Result<_, Fault>>()?;
+            let next = records.last().filter(|_| records.len() == limit as usize).map(|last| last.token);
+            Ok((mark, Page { now, records, next }))
+        })
+    }
+
+    /// What the store says of itself, also when it went back.
+    pub(super) fn status(&mut self) -> Result<Status, Error> {
+        let seen = self.shared.seen();
+        self.ask(|conn| {
+            let snapshot = conn.unchecked_transaction()?;
+            let (store_id, mark) = describe(&snapshot)?;
+            let mut statement = snapshot.prepare_cached(include_str!("sql/hash_keys.sql"))?;
+            let keys = statement.query_map([], |row| Ok(HashKey::new(row.get(0)?, row.get(1)?)))?;
+            let hash_keys = keys.collect::<Result<_, _>>()?;
+            let went_back_from = mark.is_behind(seen).then_some(seen);
+            Ok(Status { store_id, mark, went_back_from, hash_keys })
+        })
+    }
+
+    /// Looks at a sound store: answer and mark are of one snapshot, taken after `seen` was asked.
+    fn look<T>(&mut self, read: impl FnOnce(&Connection) -> Result<(Mark, T), Fault>) -> Result<T, Error> {
+        let seen = self.shared.seen();
+        let (mark, found) = self.ask(read)?;
+        if mark.is_behind(seen) && !mutant::on("sqlite-reads-after-restore") {
+            return Err(self.shared.went_back(mark));
+        }
+        Ok(found)
+    }
+
+    fn ask<T>(&mut self, read: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Error> {
+        let answer = self.shared.place.check().and_then(|()| read(self.connection()?));
+        answer.map_err(|fault| {
+            // The next question starts on a new connection, whatever this one suffers from.
+            self.conn = None;
+            fault.tell(self.shared.place.path())
+        })
+    }
+
+    fn connection(&mut self) -> Result<&Connection, Fault> {
+        let conn = match self.conn.take() {
+            Some(conn) => conn,
+            None => connect::open(self.shared.place.path(), Role::Reader, self.shared.options.busy_timeout)?,
+        };
+        Ok(self.conn.insert(conn))
+    }
+}
+
+/// How far the store has come.
+pub(super) fn mark(conn: &Connection) -> Result<Mark, Fault> {
+    let mut statement = conn.prepare_cached(include_str!("sql/mark.sql"))?;
+    let found = statement.query_row([], |row| Ok(mark_at(row, 0))).optional()?;
+    found.unwrap_or_else(|| Err(Fault::damaged("the row that describes the store is missing")))
+}
+
+/// Identity and mark.
+pub(super) fn describe(conn: &Connection) -> Result<([u8; 16], Mark), Fault> {
+    let mut statement = conn.prepare_cached(include_str!("sql/describe.sql"))?;
+    let found = statement.query_row([], |row| Ok((row.get(0)?, mark_at(row, 1)))).optional()?;
+    let (id, mark) = found.ok_or_else(|| Fault::damaged("the row that describes the store is missing"))?;
+    Ok((id, mark?))
+}
+
+fn mark_at(row: &rusqlite::Row<'_>, at: usize) -> Result<Mark, Fault> {
+    let unsigned = |number: i64| u64::try_from(number).map_err(|_| Fault::damaged("the mark is negative"));
+    Ok(Mark { epoch: unsigned(row.get(at)?)?, token: Token(unsigned(row.get(at + 1)?)?) })
+}

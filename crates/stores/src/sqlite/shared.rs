@@ -1,0 +1,160 @@
+//! What the threads of a store have in common.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use semel_core::error::{Error, Kind};
+use semel_core::store::Mark;
+
+use super::Options;
+use super::place::Place;
+
+/// The log is moved into the database file whenever it has grown by this many pages.
+const CHECKPOINT_EVERY_PAGES: u32 = 4096;
+
+/// One per open store.
+pub(super) struct Shared {
+    pub(super) place: Place,
+    pub(super) witness: PathBuf,
+    pub(super) options: Options,
+    pub(super) store_id: [u8; 16],
+    pub(super) bell: Bell,
+    standing: Mutex<Standing>,
+    checkpoint_at: AtomicU32,
+    /// The keeper has moved nearly all of the log; the writer shall move the rest.
+    pub(super) finish_log: AtomicBool,
+}
+
+/// What was seen of the store, by this process or by its witness.
+#[derive(Clone, Copy)]
+pub(super) struct Standing {
+    pub(super) seen: Mark,
+    /// The witness speaks of another database.
+    pub(super) foreign: bool,
+}
+
+impl Shared {
+    pub(super) fn new(
+        place: Place,
+        witness: PathBuf,
+        options: Options,
+        store_id: [u8; 16],
+        standing: Standing,
+    ) -> Self {
+        Self {
+            place,
+            witness,
+            options,
+            store_id,
+            bell: Bell::default(),
+            standing: Mutex::new(standing),
+            checkpoint_at: AtomicU32::new(CHECKPOINT_EVERY_PAGES),
+            finish_log: AtomicBool::new(false),
+        }
+    }
+
+    /// The furthest mark seen. Ask before reading the database's own: that one only grows, so a
+    /// snapshot taken later and yet behind has gone back.
+    pub(super) fn seen(&self) -> Mark {
+        self.standing().seen
+    }
+
+    /// A mark was found in the database or committed to it. Never called for what was not.
+    pub(super) fn has_come_to(&self, mark: Mark) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if mark >= standing.seen {
+            *standing = Standing { seen: mark, foreign: false };
+        }
+    }
+
+    /// Why nothing is answered while the database is behind.
+    pub(super) fn went_back(&self, found: Mark) -> Error {
+        let Standing { seen, foreign } = self.standing();
+        let at = self.place.path().display();
+        let what = match foreign {
+            true => "is not the one that was used at this place before".to_owned(),
+            false => format!(
+                "was restored from an older state: it is at epoch {}, token {}, and was seen at epoch {}, token {}",
+                found.epoch, found.token, seen.epoch, seen.token
+            ),
+        };
+        let text = format!(
+            "the database {at} {what}; what was done since is forgotten, and a retry of it would run again. \
+             Reconcile, then acknowledge the restore"
+        );
+        Error::new(Kind::WentBack, text)
+    }
+
+    /// The writer tells how long the log is.
+    pub(super) fn log_has(&self, pages: u32) {
+        if pages >= self.checkpoint_at.load(Ordering::Relaxed) {
+            self.bell.ring();
+        }
+    }
+
+    /// The log is worth moving when it has grown beyond this length.
+    pub(super) fn log_was_moved_at(&self, pages: u32) {
+        self.checkpoint_at.store(pages.saturating_add(CHECKPOINT_EVERY_PAGES), Ordering::Relaxed);
+    }
+
+    fn standing(&self) -> Standing {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Wakes the keeper.
+#[derive(Default)]
+pub(super) struct Bell {
+    state: Mutex<BellState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct BellState {
+    rung: bool,
+    stopped: bool,
+}
+
+/// Why the keeper woke.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    Rung,
+    Time,
+    Stopped,
+}
+
+impl Bell {
+    fn ring(&self) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::replace(&mut state.rung, true) {
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).stopped = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn wait(&self, at_most: Duration) -> Woken {
+        let until = Instant::now() + at_most;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if state.stopped {
+                return Woken::Stopped;
+            }
+            if std::mem::take(&mut state.rung) {
+                return Woken::Rung;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Woken::Time;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}

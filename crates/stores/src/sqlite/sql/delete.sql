@@ -1,0 +1,2 @@
+-- Expired.
+DELETE FROM semel_operation WHERE token = ?1;

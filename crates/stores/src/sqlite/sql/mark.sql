@@ -1,0 +1,2 @@
+-- How far the store has come.
+SELECT epoch, token FROM semel_meta;

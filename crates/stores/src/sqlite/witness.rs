@@ -1,0 +1,110 @@
+//! How far the store had come, kept outside of it.
+//!
+//! A database cannot tell that it was restored from an older copy: the copy believes itself. A
+//! small file beside it remembers the furthest token seen, so that the copy is found out when it is
+//! opened. It is no part of the database and belongs into no backup: restored together with its
+//! database it would say what the copy says. It may lag a second behind; that much can be restored
+//! unnoticed.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use semel_core::Token;
+use semel_core::error::{Error, Kind};
+use semel_core::store::Mark;
+
+const HEAD: &str = "semel witness 1";
+
+/// Which store was seen, and how far it had come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Witness {
+    pub(super) store_id: [u8; 16],
+    pub(super) mark: Mark,
+}
+
+impl Witness {
+    /// Reads the file. One that cannot be read is an error: believing that nothing was ever seen
+    /// would open the store to a restored copy.
+    pub(super) fn load(path: &Path) -> Result<Option<Self>, Error> {
+        let refuse = |why: String| {
+            let text = format!(
+                "the witness {} cannot be read ({why}); make sure that the database beside it was not \
+                 restored from an older copy, then delete the witness",
+                path.display()
+            );
+            Error::new(Kind::Damaged, text)
+        };
+        match fs::read_to_string(path) {
+            Ok(text) => parse(&text).map(Some).ok_or_else(|| refuse("it is damaged".into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(refuse(error.to_string())),
+        }
+    }
+
+    /// Replaces the file in one step that survives a crash: before it the old one is there, after
+    /// it the new one.
+    pub(super) fn save(&self, path: &Path) -> io::Result<()> {
+        let Mark { epoch, token } = self.mark;
+        let id: String = self.store_id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let text = format!("{HEAD}\nstore {id}\nepoch {epoch}\ntoken {token}\n");
+        // A name nobody else writes to: processes and handles may share the database.
+        static SAVES: AtomicU64 = AtomicU64::new(0);
+        let mut fresh = path.as_os_str().to_owned();
+        fresh.push(format!(".{}.{}", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
+        let mut file = File::create(&fresh)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)?;
+        match path.parent() {
+            Some(directory) => File::open(directory)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Witness> {
+    let mut lines = text.lines();
+    if lines.next()? != HEAD {
+        return None;
+    }
+    let store_id = bytes(lines.next()?.strip_prefix("store ")?)?;
+    let epoch = lines.next()?.strip_prefix("epoch ")?.parse().ok()?;
+    let token = Token(lines.next()?.strip_prefix("token ")?.parse().ok()?);
+    Some(Witness { store_id, mark: Mark { epoch, token } })
+}
+
+fn bytes(hex: &str) -> Option<[u8; 16]> {
+    let mut out = [0; 16];
+    if hex.len() != 2 * out.len() || !hex.is_ascii() {
+        return None;
+    }
+    for (at, byte) in out.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_witness_comes_back_and_a_cut_one_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("w");
+        assert_eq!(Witness::load(&path).unwrap(), None);
+        let seen = Witness { store_id: [0xa5; 16], mark: Mark { epoch: 3, token: Token(u64::MAX) } };
+        seen.save(&path).unwrap();
+        assert_eq!(Witness::load(&path).unwrap(), Some(seen));
+        let whole = fs::read_to_string(&path).unwrap();
+        let last_digit = whole.find("token ").unwrap() + "token ".len();
+        for cut in 0..=last_digit {
+            fs::write(&path, &whole[..cut]).unwrap();
+            let error = Witness::load(&path).unwrap_err();
+            assert_eq!(error.kind(), Kind::Damaged, "cut at {cut}");
+            assert!(error.to_string().contains("delete the witness"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Every state against every verb, on the store and on the reference.
+
+use std::sync::Arc;
+
+use semel_core::claim::{Claim, Request};
+use semel_core::record::{Recovery, State};
+use semel_core::verbs::{Complete, Finding, MarkUnknown, Purge, Release, Renew, Settle, Settler, Witness};
+use semel_core::{Holder, Nonce, Operation, Token};
+
+use crate::Rig;
+use crate::scene::{COFFEE, LEASE, MINUTE, RECOVERIES, RUN_MAX, TTL, micros, operation, prints, request};
+use crate::twin::{Deed, Reference, Reply, Twin};
+
+/// How a record gets where a verb meets it.
+const PASTS: &[(&str, &[Past])] = {
+    use Past::*;
+    &[
+        ("absent", &[]),
+        ("running", &[Start]),
+        ("lapsed", &[Start, Wait(LEASE)]),
+        ("old-lapsed", &[Start, Wait(3 * TTL)]),
+        ("completed", &[Start, Finish]),
+        ("released", &[Start, LetGo]),
+        ("unknown", &[Start, Doubt]),
+        ("askable", &[Start, Doubt, Wait(RUN_MAX)]),
+        ("old-unknown", &[Start, Doubt, Wait(3 * TTL)]),
+        ("late", &[Start, Doubt, Finish]),
+        ("purged", &[Start, Finish, Erase]),
+        ("purged-rel", &[Start, LetGo, Erase]),
+        ("expired", &[Start, Finish, Wait(TTL)]),
+        ("expired-rel", &[Start, LetGo, Wait(TTL)]),
+        ("expired-pur", &[Start, Finish, Erase, Wait(TTL)]),
+        ("reclaimed", &[Start, LetGo, Start]),
+        ("re-completed", &[Start, LetGo, Start, Finish]),
+        ("re-released", &[Start, LetGo, Start, LetGo]),
+        ("re-unknown", &[Start, LetGo, Start, Doubt, Wait(RUN_MAX)]),
+        ("re-lapsed", &[Start, LetGo, Start, Wait(LEASE)]),
+        ("second-life", &[Start, Finish, Wait(TTL), Start]),
+    ]
+};
+
+#[derive(Clone, Copy)]
+enum Past {
+    Start,
+    Finish,
+    LetGo,
+    Doubt,
+    Erase,
+    Wait(i64),
+}
+
+/// Beyond every token a store gives, and within what a database's integers hold.
+const AHEAD: Token = Token(1 << 62);
+
+// G-7
+pub(super) async fn every_state_meets_every_verb_as_the_table_says(rig: Arc<dyn Rig>) {
+    let mut twin = Twin::new(rig, Reference::new()).await;
+    let mut met = 0;
+    for (name, past) in PASTS {
+        for recovery in RECOVERIES {
+            let verbs = deeds(&operation("counting-00000001"), recovery, None, &[]).len();
+            for verb in 0..verbs {
+                let order = operation(&format!("{name}-{recovery:?}-{verb}-matrix"));
+                let (mut waited, mut holders, mut claims) = (0, Vec::new(), Vec::new());
+                for step in *past {
+                    waited += live(&mut twin, &order, recovery, *step, &mut holders, &mut claims).await;
+                }
+                let state = twin.reference.get(order.id()).map(|record| record.state);
+                let deed = deeds(&order, recovery, claims.last(), &holders).swap_remove(verb);
+                // Twice: every verb can be repeated.
+                for _ in 0..2 {
+                    twin.both(&deed).await;
+                    twin.same_record(order.id()).await;
+                }
+                met += usize::from(state.is_some() || past.is_empty());
+                twin.shift(-waited);
+            }
+        }
+    }
+    assert!(met > 2000, "{met} meetings");
+}
+
+async fn live(
+    twin: &mut Twin,
+    order: &Arc<Operation>,
+    recovery: Recovery,
+    step: Past,
+    holders: &mut Vec<Holder>,
+    claims: &mut Vec<Request>,
+) -> i64 {
+    let newest = holders.last().copied();
+    let holder = || newest.expect("there was a start before");
+    let deed = match step {
+        Past::Wait(micros) => {
+            twin.shift(micros);
+            return micros;
+        }
+        Past::Start => {
+            let mut claim = request(order, COFFEE, recovery);
+            claim.subject = Some("somebody".into());
+            claims.push(claim.clone());
+            Deed::Claim(claim)
+        }
+        Past::Finish => Deed::Complete(Complete { holder: holder(), outcome: "paid".into() }),
+        Past::LetGo => Deed::Release(Release { holder: holder() }),
+        Past::Doubt => {
+            Deed::MarkUnknown(MarkUnknown { witness: Witness::Holder(holder()), note: "lost".into() })
+        }
+        Past::Erase => {
+            Deed::Purge(Purge { operation: order.id(), nonce: Nonce::random(), note: "asked".into() })
+        }
+    };
+    if let Reply::Claim(Claim::Granted(lease)) = twin.both(&deed).await {
+        holders.push(lease.holder);
+    }
+    twin.same_record(order.id()).await;
+    0
+}
+
+/// Everything that can be done to an operation, rightly and wrongly.
+fn deeds(order: &Arc<Operation>, recovery: Recovery, own: Option<&Request>, holders: &[Holder]) -> Vec<Deed> {
+    let operation = order.id();
+    let nobody = Holder { operation, token: Token(0), nonce: Nonce::from_bytes([9; 16]) };
+    let newest = holders.last().copied().unwrap_or(nobody);
+    let first = holders.first().copied().unwrap_or(nobody);
+    let writers = [
+        newest,
+        first,
+        Holder { nonce: Nonce::from_bytes([9; 16]), ..newest },
+        Holder { token: Token(0), ..newest },
+        Holder { token: AHEAD, ..newest },
+    ];
+    let mut deeds = claims(order, recovery, own);
+    for holder in writers {
+        deeds.push(Deed::Renew(Renew { holder, lease: micros(LEASE) }));
+        deeds.push(Deed::Renew(Renew { holder, lease: micros(MINUTE) }));
+        deeds.push(Deed::Complete(Complete { holder, outcome: "paid".into() }));
+        deeds.push(Deed::Complete(Complete { holder, outcome: "other".into() }));
+        deeds.push(Deed::Release(Release { holder }));
+        for witness in [Witness::Holder(holder), Witness::Lapse { operation, token: holder.token }] {
+            deeds.push(Deed::MarkUnknown(MarkUnknown { witness, note: "note".into() }));
+        }
+    }
+    for token in [newest.token, first.token, Token(0), AHEAD] {
+        for finding in [Finding::Done("found".into()), Finding::Never] {
+            for by in [
+                Settler::Operator("ops".into()),
+                Settler::Asked { refused_through: token },
+                Settler::Asked { refused_through: Token(0) },
+                Settler::Asked { refused_through: AHEAD },
+            ] {
+                let (nonce, finding, note) = (Nonce::random(), finding.clone(), "note".into());
+                deeds.push(Deed::Settle(Settle { operation, token, nonce, finding, by, note }));
+            }
+        }
+    }
+    deeds.push(Deed::Purge(Purge { operation, nonce: Nonce::random(), note: "note".into() }));
+    deeds
+}
+
+fn claims(order: &Arc<Operation>, recovery: Recovery, own: Option<&Request>) -> Vec<Deed> {
+    let fresh = request(order, COFFEE, recovery);
+    let mut other_version = request(order, COFFEE, recovery);
+    other_version.print = prints(&[2]).of_json(COFFEE.as_bytes()).current().clone();
+    let mut other_terms = request(order, COFFEE, Recovery::Rerun);
+    other_terms.terms.lease = micros(2 * LEASE);
+    let all = [
+        own.unwrap_or(&fresh).clone(),
+        fresh,
+        request(order, "another body", recovery),
+        other_version,
+        other_terms,
+    ];
+    all.into_iter().map(Deed::Claim).collect()
+}
+
+// G-7: the reverse direction; no verb leads out of the states the table knows.
+pub(super) async fn an_ended_operation_is_left_only_by_claim_purge_and_expiry(rig: Arc<dyn Rig>) {
+    let mut twin = Twin::new(rig, Reference::new()).await;
+    for (end, key) in [(Past::Finish, "ended-completed-00"), (Past::LetGo, "ended-released-000")] {
+        let order = operation(key);
+        let (mut holders, mut claims) = (Vec::new(), Vec::new());
+        for step in [Past::Start, end] {
+            live(&mut twin, &order, Recovery::Hold, step, &mut holders, &mut claims).await;
+        }
+        let ended = twin.reference.get(order.id()).map(|record| record.state);
+        let all = deeds(&order, Recovery::Hold, claims.last(), &holders);
+        for deed in all.iter().filter(|deed| !matches!(deed, Deed::Claim(_) | Deed::Purge(_))) {
+            twin.both(deed).await;
+            assert_eq!(twin.reference.get(order.id()).map(|record| record.state), ended, "{deed:?}");
+        }
+        twin.same_record(order.id()).await;
+        let outcome = twin.reference.get(order.id()).and_then(|record| record.outcome.clone());
+        assert_eq!(outcome.is_some(), ended == Some(State::Completed));
+    }
+}
