@@ -93,13 +93,18 @@ pub(crate) async fn memory_part(operations: u64) -> Result<()> {
 pub(crate) async fn sqlite_part(operations: u64) -> Result<()> {
     let clock = Arc::new(Paced::start());
     let directory = tempfile::tempdir()?;
-    let mut options = Options::new(directory.path().join("growth.db"));
-    options.clock = clock.clone();
-    run(Arc::new(SqliteStore::with_options(options)?), &clock, operations, Some(directory.path())).await
+    let options = Options { clock: clock.clone(), ..Options::default() };
+    let store = Arc::new(SqliteStore::open_with(directory.path().join("growth.db"), options)?);
+    run(store, &clock, operations, Some(directory.path())).await
 }
 
 /// Works and sweeps in turns. Prints operations, memory and files, in MiB.
-async fn run(store: Arc<dyn EffectStore>, clock: &Paced, operations: u64, files: Option<&Path>) -> Result<()> {
+async fn run(
+    store: Arc<dyn EffectStore>,
+    clock: &Paced,
+    operations: u64,
+    files: Option<&Path>,
+) -> Result<()> {
     let policy = Policy::builder()
         .ttl(TTL)
         .lease(TTL / 10)

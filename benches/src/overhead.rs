@@ -158,7 +158,10 @@ fn json_of_1_kb() -> String {
             return json;
         }
         let comma = if line == 0 { "" } else { ", " };
-        let _ = write!(json, r#"{comma}{{"sku": "A-{line:04}", "quantity": {line}, "price": 12.50, "tax": 0.19}}"#);
+        let _ = write!(
+            json,
+            r#"{comma}{{"sku": "A-{line:04}", "quantity": {line}, "price": 12.50, "tax": 0.19}}"#
+        );
     }
     unreachable!("the lines fill a kilobyte")
 }

@@ -48,10 +48,8 @@ fn push_checks(html: &mut String, checks: Vec<&Check>) {
     for Check { what, reached, target, passes } in checks {
         let verdict = if *passes { "pass" } else { "short" };
         let [what, reached, target] = [what, reached, target].map(|text| escape(text));
-        let _ = writeln!(
-            html,
-            "<tr><td>{what}<td>{reached}<td>{target}<td class=\"{verdict}\">{verdict}</tr>"
-        );
+        let _ =
+            writeln!(html, "<tr><td>{what}<td>{reached}<td>{target}<td class=\"{verdict}\">{verdict}</tr>");
     }
     *html += "</table>\n";
 }

@@ -15,7 +15,7 @@ use crate::Effort;
 use crate::board::{Board, Latency, Sample};
 use crate::load;
 use crate::raw_log::RawLog;
-use crate::sqlite::{LOG, open};
+use crate::sqlite::{LOG, Opened};
 
 const STORE: &str = "SQLite";
 const CALLERS: usize = 64;
@@ -26,7 +26,8 @@ pub(crate) async fn measure(effort: Effort, database: &Path) -> Result<Board> {
     let directory = tempfile::tempdir()?;
     let (source, library) = (directory.path().join("slow_sync.c"), directory.path().join("slow_sync.so"));
     fs::write(&source, include_str!("slow_sync.c"))?;
-    let built = Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
+    let built =
+        Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).output();
     match built.await {
         Ok(output) => ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr)),
         Err(_) => {
@@ -52,11 +53,12 @@ pub(crate) async fn measure(effort: Effort, database: &Path) -> Result<Board> {
 
 /// The part that runs with slow syncs. Prints one line per window.
 pub(crate) async fn part(effort: Effort, database: &Path) -> Result<()> {
-    let (log, store) = (Arc::new(RawLog::start()?), open(database).await?);
+    let (log, Opened { store, direct }) = (Arc::new(RawLog::start()?), Opened::at(database).await?);
     for _ in 0..effort.rounds {
         print(LOG, load::window(&log, CALLERS, effort).await?);
-        print(STORE, load::window(&store, CALLERS, effort).await?);
+        print(STORE, load::window(&direct, CALLERS, effort).await?);
     }
+    store.close().await;
     Ok(())
 }
 

@@ -31,23 +31,24 @@ pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
     }
     let names = sizes.map(|size| format!("SQLite, {}", records(size)));
     let mut boards = Vec::new();
-    {
-        let stores = [open(&paths[0]).await?, open(&paths[1]).await?];
-        let log = Arc::new(RawLog::start()?);
-        for callers in [CALLERS, MORE_CALLERS] {
-            let title = format!("SQLite: claim + complete, {callers} callers");
-            let mut board = Board::new(title, "req/s").against(LOG);
-            for _ in 0..effort.rounds {
-                board.add(LOG, load::window(&log, callers, effort).await?);
-                for (name, store) in names.iter().zip(&stores) {
-                    board.add(name, load::window(store, callers, effort).await?);
-                }
+    let stores = [Opened::at(&paths[0]).await?, Opened::at(&paths[1]).await?];
+    let log = Arc::new(RawLog::start()?);
+    for callers in [CALLERS, MORE_CALLERS] {
+        let title = format!("SQLite: claim + complete, {callers} callers");
+        let mut board = Board::new(title, "req/s").against(LOG);
+        for _ in 0..effort.rounds {
+            board.add(LOG, load::window(&log, callers, effort).await?);
+            for (name, store) in names.iter().zip(&stores) {
+                board.add(name, load::window(&store.direct, callers, effort).await?);
             }
-            if callers == CALLERS {
-                judge(&mut board, &names);
-            }
-            boards.push(board.print());
         }
+        if callers == CALLERS {
+            judge(&mut board, &names);
+        }
+        boards.push(board.print());
+    }
+    for store in stores {
+        store.store.close().await;
     }
     boards.push(slow_disk::measure(effort, &paths[0]).await?.print());
     Ok(boards)
@@ -64,20 +65,28 @@ fn judge(board: &mut Board, [few, many]: &[String; 2]) {
     board.within(format!("{many}: against {few}"), change, 15.0, " %");
 }
 
-/// A store as the contestants use it.
-pub(crate) async fn open(path: &Path) -> Result<Arc<Direct>> {
-    let store = SqliteStore::open(path)?;
-    Ok(Arc::new(Direct::new(Arc::new(store)).await?))
+/// A store, and the callers' way to it.
+pub(crate) struct Opened {
+    pub(crate) store: Arc<SqliteStore>,
+    pub(crate) direct: Arc<Direct>,
+}
+
+impl Opened {
+    pub(crate) async fn at(path: &Path) -> Result<Self> {
+        let store = Arc::new(SqliteStore::open(path)?);
+        let direct = Arc::new(Direct::new(store.clone()).await?);
+        Ok(Self { store, direct })
+    }
 }
 
 /// Makes a database of `count` completed operations. The ids are random and arrive in random order,
 /// so that the index is as loose as one that grew by claims.
 async fn fill(path: &Path, count: u64) -> Result<()> {
     let start = Instant::now();
-    let direct = open(path).await?;
+    let Opened { store, direct } = Opened::at(path).await?;
     let lease = direct.claim().await?;
     direct.complete(lease).await?;
-    drop(direct);
+    store.close().await;
 
     let path = path.to_owned();
     tokio::task::spawn_blocking(move || copy(&path, count as i64)).await??;

@@ -12,7 +12,8 @@ use tempfile::TempDir;
 
 /// Set on a server of our own: as on a server with some gigabytes, so that neither contestant is
 /// measured by its checkpoints.
-const SETTINGS: [&str; 3] = ["shared_buffers = '1GB'", "max_wal_size = '8GB'", "checkpoint_timeout = '30min'"];
+const SETTINGS: [&str; 3] =
+    ["shared_buffers = '1GB'", "max_wal_size = '8GB'", "checkpoint_timeout = '30min'"];
 
 pub(super) struct Cluster {
     _server: Option<Server>,
@@ -34,7 +35,9 @@ impl Cluster {
         if let Some(server) = &server {
             let mut admin = PgConnection::connect(&admin_url).await?;
             for setting in SETTINGS {
-                sqlx::raw_sql(AssertSqlSafe(format!("ALTER SYSTEM SET {setting}"))).execute(&mut admin).await?;
+                sqlx::raw_sql(AssertSqlSafe(format!("ALTER SYSTEM SET {setting}")))
+                    .execute(&mut admin)
+                    .await?;
             }
             admin.close().await?;
             server.restart()?;
@@ -81,7 +84,10 @@ impl Server {
         // The server runs as another user and must reach its directory below this one.
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o711))?;
         let server = Self { directory };
-        ensure!(server.script("start")?, "PostgreSQL could not be started; set SEMEL_TEST_POSTGRES to use another");
+        ensure!(
+            server.script("start")?,
+            "PostgreSQL could not be started; set SEMEL_TEST_POSTGRES to use another"
+        );
         Ok(server)
     }
 

@@ -28,17 +28,18 @@ pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
     let cluster = Cluster::reach().await?;
     let watch = PgPoolOptions::new().max_connections(2).connect(cluster.url()).await?;
     let store = Arc::new(PostgresStore::connect(cluster.url()).await?);
-    let ours = Arc::new(Direct::new(store).await?);
+    let ours = Arc::new(Direct::new(store.clone()).await?);
     one_statement::make_table(&watch).await?;
     let boards = boards(effort, cluster.url(), &watch, &ours).await;
-    drop(ours);
+    store.close().await;
     watch.close().await;
     cluster.leave().await?;
     boards
 }
 
 async fn boards(effort: Effort, url: &str, watch: &PgPool, ours: &Arc<Direct>) -> Result<Vec<Board>> {
-    let pool = |ping| PgPoolOptions::new().max_connections(POOL).min_connections(POOL).test_before_acquire(ping);
+    let pool =
+        |ping| PgPoolOptions::new().max_connections(POOL).min_connections(POOL).test_before_acquire(ping);
     let plain = Arc::new(OneStatement::new(pool(true).connect(url).await?));
     let unpinged = Arc::new(OneStatement::new(pool(false).connect(url).await?));
 

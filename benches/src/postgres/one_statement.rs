@@ -25,10 +25,11 @@ pub(super) struct OneStatement {
 
 /// A table like the store's.
 pub(super) async fn make_table(watch: &PgPool) -> Result<()> {
-    let options: Option<String> =
-        sqlx::query_scalar("SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE relname = 'semel_operation'")
-            .fetch_one(watch)
-            .await?;
+    let options: Option<String> = sqlx::query_scalar(
+        "SELECT array_to_string(reloptions, ', ') FROM pg_class WHERE relname = 'semel_operation'",
+    )
+    .fetch_one(watch)
+    .await?;
     let options = options.map(|options| format!("WITH ({options})")).unwrap_or_default();
     let create = format!("CREATE TABLE bench_operation (LIKE semel_operation INCLUDING ALL) {options}");
     sqlx::raw_sql(AssertSqlSafe(create)).execute(watch).await?;

@@ -25,8 +25,9 @@ const BESIDE: &str = "claims beside the sweep";
 pub(super) async fn measure(effort: Effort, watch: &PgPool, ours: &Arc<Direct>) -> Result<Board> {
     let rows: u64 = effort.pick(1_000_000, 20_000);
     fill(watch, rows).await?;
-    let mut board = Board::new(format!("Postgres: {CALLERS} callers beside a sweep of {rows} rows"), "claims/s")
-        .against(QUIET);
+    let mut board =
+        Board::new(format!("Postgres: {CALLERS} callers beside a sweep of {rows} rows"), "claims/s")
+            .against(QUIET);
     let mut sweeping = Duration::ZERO;
     for _ in 0..effort.rounds {
         board.add(QUIET, claims_during(ours, tokio::time::sleep(effort.window)).await?.0);

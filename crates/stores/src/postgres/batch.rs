@@ -8,10 +8,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use semel_core::Token;
 use semel_core::claim::{Claim, Request};
 use semel_core::error::{Error, Kind};
 use semel_core::verbs::{Complete, Completion};
-use semel_core::Token;
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::time::timeout;
 

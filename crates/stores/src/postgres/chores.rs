@@ -103,12 +103,8 @@ pub(super) async fn acknowledge(shared: &Shared, by: &str) -> Result<Mark, Error
         let found = connect::found(state.first().ok_or_else(no_row)?)?;
         let mark = found.mark.acknowledged(shared.horizon.seen().mark);
         let (epoch, token) = (number(mark.epoch)?, number(mark.token.0)?);
-        let params: [Param<'_>; 4] = [
-            (&epoch, Type::INT8),
-            (&found.here, Type::TEXT),
-            (&by, Type::TEXT),
-            (&token, Type::INT8),
-        ];
+        let params: [Param<'_>; 4] =
+            [(&epoch, Type::INT8), (&found.here, Type::TEXT), (&by, Type::TEXT), (&token, Type::INT8)];
         let accept = [(sql::ACKNOWLEDGE, &params[..])];
         link.live().run(shared.call_timeout, None, &accept, End::Commit(&[])).await?;
         Ok((found.store_id, mark))
@@ -174,7 +170,8 @@ async fn read(
 }
 
 fn number(number: u64) -> Result<i64, Error> {
-    i64::try_from(number).map_err(|_| Error::new(Kind::Damaged, "tokens have run out: the sequence is at its end"))
+    i64::try_from(number)
+        .map_err(|_| Error::new(Kind::Damaged, "tokens have run out: the sequence is at its end"))
 }
 
 pub(super) fn no_row() -> Error {

@@ -125,7 +125,8 @@ impl Connector {
                 Ok(Err(error)) if error.kind() == Kind::Unreachable => error,
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
-                    let sentence = format!("PostgreSQL at {} did not accept a connection in time", self.place);
+                    let sentence =
+                        format!("PostgreSQL at {} did not accept a connection in time", self.place);
                     return Err(Error::new(Kind::Unreachable, sentence));
                 }
             };
@@ -168,8 +169,7 @@ impl Connector {
     /// Looks which store is there, how far it has come, and whether it takes writes.
     pub(super) async fn examine(&self, live: &Live) -> Result<Found, Error> {
         let seen = self.horizon.seen();
-        let rows =
-            live.query(self.call_timeout, sql::EXAMINE, &[]).await.map_err(|fault| fault.error())?;
+        let rows = live.query(self.call_timeout, sql::EXAMINE, &[]).await.map_err(|fault| fault.error())?;
         let row = rows.first().ok_or_else(|| {
             Error::new(Kind::Schema, "the table semel_meta is empty; restore it from a backup")
         })?;

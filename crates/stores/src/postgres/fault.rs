@@ -124,9 +124,10 @@ pub(super) fn classify(code: &str) -> (Kind, &'static str) {
              sequence semel_token to this role",
         ),
         "3D000" => (Kind::Misconfigured, ": create the database, or correct its name in the address"),
-        "42P01" | "42703" | "3F000" => {
-            (Kind::Schema, ": the schema is missing or not Semel's; run the migration, or look at search_path")
-        }
+        "42P01" | "42703" | "3F000" => (
+            Kind::Schema,
+            ": the schema is missing or not Semel's; run the migration, or look at search_path",
+        ),
         "22021" | "22P05" => {
             (Kind::Misconfigured, ": a name cannot be kept as text here; use a database with encoding UTF8")
         }

@@ -66,8 +66,7 @@ pub(super) async fn bring_up_to_date(live: &Live, options: &Options, place: &str
 }
 
 async fn server(live: &Live, options: &Options, place: &str) -> Result<Server, Error> {
-    let rows =
-        live.query(options.call_timeout, sql::SERVER, &[]).await.map_err(|fault| fault.error())?;
+    let rows = live.query(options.call_timeout, sql::SERVER, &[]).await.map_err(|fault| fault.error())?;
     let row = rows.first().ok_or_else(super::chores::no_row)?;
     refuse_replica(row, place)?;
     let version: i32 = get(row, 2)?;

@@ -47,11 +47,7 @@ struct Chunk {
 ///
 /// # Cancellation
 /// Safe. The chunk under way is committed or not; those before it are done.
-pub(super) async fn sweep(
-    shared: &Shared,
-    limit: u32,
-    unknown_kept: Duration,
-) -> Result<SweepReport, Error> {
+pub(super) async fn sweep(shared: &Shared, limit: u32, unknown_kept: Duration) -> Result<SweepReport, Error> {
     let mut total = SweepReport::default();
     let mut left = limit;
     let mut link = shared.chores.link().await?;
@@ -60,7 +56,8 @@ pub(super) async fn sweep(
         let from = shared.sweep_from.0.load(Ordering::SeqCst);
         let began = Instant::now();
         let chunk =
-            transaction(&mut link, async |link| chunk(shared, link, from, wanted, unknown_kept).await).await?;
+            transaction(&mut link, async |link| chunk(shared, link, from, wanted, unknown_kept).await)
+                .await?;
         total.deleted += chunk.report.deleted;
         total.shrunk += chunk.report.shrunk;
         left -= chunk.seen.min(left);

@@ -229,7 +229,9 @@ impl SqliteStore {
                     self.shared.options.queue_max
                 ),
             ),
-            Refused::Closed => Error::new(Kind::Closed, format!("the database {at} was closed; open it again")),
+            Refused::Closed => {
+                Error::new(Kind::Closed, format!("the database {at} was closed; open it again"))
+            }
         }
     }
 }
@@ -250,8 +252,11 @@ impl fmt::Debug for SqliteStore {
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
-        Error::new(Kind::Busy, "the system has no thread to give for the database; raise the limit of threads")
-            .because(error)
+        Error::new(
+            Kind::Busy,
+            "the system has no thread to give for the database; raise the limit of threads",
+        )
+        .because(error)
     })
 }
 

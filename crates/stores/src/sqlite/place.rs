@@ -91,14 +91,18 @@ fn explain(path: &Path, error: io::Error) -> Error {
     let (kind, text) = match error.kind() {
         io::ErrorKind::NotFound => {
             let parent = path.parent().unwrap_or(path).display();
-            (Kind::Misconfigured, format!("the directory {parent} of the database {at} does not exist; make it"))
+            (
+                Kind::Misconfigured,
+                format!("the directory {parent} of the database {at} does not exist; make it"),
+            )
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
             (Kind::Misconfigured, format!("{at} cannot be a database: {error}; name a file in a directory"))
         }
-        io::ErrorKind::PermissionDenied => {
-            (Kind::Denied, format!("this user may not make or open the database {at}; change its owner or mode"))
-        }
+        io::ErrorKind::PermissionDenied => (
+            Kind::Denied,
+            format!("this user may not make or open the database {at}; change its owner or mode"),
+        ),
         io::ErrorKind::ReadOnlyFilesystem => {
             (Kind::ReadOnly, format!("the database {at} is on a read-only file system; choose another path"))
         }

@@ -140,15 +140,16 @@ pub(super) fn look_again(conn: &Connection, token: i64, at: Timestamp) -> Result
 
 /// Deletes an expired record.
 pub(super) fn delete(conn: &Connection, record: &Record) -> Result<(), Fault> {
-    let deleted =
-        conn.prepare_cached(include_str!("sql/delete.sql"))?.execute([signed(record.token)?])?;
+    let deleted = conn.prepare_cached(include_str!("sql/delete.sql"))?.execute([signed(record.token)?])?;
     one_row(deleted, record.operation.id())
 }
 
 fn one_row(changed: usize, id: OperationId) -> Result<(), Fault> {
     match changed {
         1 => Ok(()),
-        other => Err(Fault::damaged(format!("writing operation {id} changed {other} rows: an index is broken"))),
+        other => {
+            Err(Fault::damaged(format!("writing operation {id} changed {other} rows: an index is broken")))
+        }
     }
 }
 
@@ -159,7 +160,8 @@ fn kept_paths(paths: &Paths) -> Option<&[u8]> {
 
 /// A token as SQLite holds it.
 pub(super) fn signed(token: Token) -> Result<i64, Fault> {
-    i64::try_from(token.0).map_err(|_| Fault::damaged(format!("token {token} is beyond what SQLite can count")))
+    i64::try_from(token.0)
+        .map_err(|_| Fault::damaged(format!("token {token} is beyond what SQLite can count")))
 }
 
 /// A record from the columns every reading statement lists in the same order.
@@ -198,7 +200,8 @@ fn operation(row: &Row<'_>) -> Result<Operation, String> {
         Some(tenant) => Scope::new(namespace, &tenant, route),
         None => Scope::shared(namespace, route),
     };
-    let key: Key = text(row, 17, "key")?.parse().map_err(|error: semel_core::key::Invalid| error.to_string())?;
+    let key: Key =
+        text(row, 17, "key")?.parse().map_err(|error: semel_core::key::Invalid| error.to_string())?;
     Ok(Operation::new(scope.map_err(|error| error.to_string())?, key))
 }
 

@@ -1,0 +1,159 @@
+//! Many callers, one transaction.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use semel_core::error::Kind;
+use semel_core::record::State;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn every_caller_of_a_batch_is_answered() {
+    let disk = Disk::new();
+    let store = Arc::new(disk.open());
+    let mut crowd = tokio::task::JoinSet::new();
+    for n in 0..500 {
+        let store = store.clone();
+        crowd.spawn(async move {
+            let lease = claim(&store, &format!("batch-{n}")).await;
+            complete(&store, &lease, vec![b'x'; 300]).await;
+            lease.holder.token
+        });
+    }
+    let mut tokens: Vec<_> = crowd.join_all().await;
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 500, "every claim has its own token");
+    let done: u32 = disk
+        .meddle()
+        .query_row("SELECT count(*) FROM semel_operation WHERE state = 2", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(done, 500);
+}
+
+/// Lets jobs pile up behind a lock, so that they run in one transaction, then lets go.
+async fn in_one_batch<T: Send + 'static>(
+    disk: &Disk,
+    calls: Vec<impl Future<Output = T> + Send + 'static>,
+) -> Vec<T> {
+    let lock = disk.meddle();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut calls: Vec<_> = calls.into_iter().map(Box::pin).collect();
+    for call in &mut calls {
+        // The first poll queues the call; it cannot be answered while the lock is held.
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    lock.execute_batch("ROLLBACK").unwrap();
+    let mut answers = Vec::new();
+    for call in calls {
+        answers.push(call.await);
+    }
+    answers
+}
+
+#[tokio::test]
+async fn a_job_that_ends_the_transaction_does_not_fail_its_neighbours() {
+    let disk = Disk::new();
+    let store = Arc::new(disk.open());
+    let trigger = "CREATE TRIGGER meddle BEFORE INSERT ON semel_operation WHEN NEW.key LIKE 'bad%' \
+                   BEGIN SELECT RAISE(ROLLBACK, 'no'); END";
+    disk.meddle().execute_batch(trigger).unwrap();
+    let keys: Vec<String> =
+        (0..40).map(|n| format!("{}-{n}", if n % 10 == 7 { "bad" } else { "good" })).collect();
+    let calls = keys.iter().map(|key| {
+        let (store, request) = (store.clone(), request(key));
+        async move { store.claim(&request).await }
+    });
+    let answers = in_one_batch(&disk, calls.collect()).await;
+    for (key, answer) in keys.iter().zip(answers) {
+        match key.starts_with("bad") {
+            true => drop(refused(answer, Kind::Damaged)),
+            false => drop(granted(answer.unwrap())),
+        }
+    }
+    let kept: u32 =
+        disk.meddle().query_row("SELECT count(*) FROM semel_operation", [], |row| row.get(0)).unwrap();
+    assert_eq!(kept, 36);
+}
+
+#[tokio::test]
+async fn a_step_that_fails_midway_leaves_nothing_behind() {
+    let disk = Disk::new();
+    let store = disk.open();
+    for n in 0..3 {
+        let wish = Request { subject: Some("alice".into()), ..request(&format!("subject-{n}")) };
+        let lease = granted(store.claim(&wish).await.unwrap());
+        complete(&store, &lease, "about alice").await;
+    }
+    let trigger = "CREATE TRIGGER meddle BEFORE UPDATE ON semel_operation WHEN NEW.key = 'subject-2' \
+                   BEGIN SELECT RAISE(ABORT, 'no'); END";
+    disk.meddle().execute_batch(trigger).unwrap();
+    refused(store.purge_subject("alice", Nonce::random(), "gone", 10).await, Kind::Damaged);
+    for n in 0..3 {
+        let id = request(&format!("subject-{n}")).operation.id();
+        assert_eq!(store.get(id).await.unwrap().unwrap().state, State::Completed, "all or nothing");
+    }
+    disk.meddle().execute_batch("DROP TRIGGER meddle").unwrap();
+    let purged = store.purge_subject("alice", Nonce::random(), "gone", 2).await.unwrap();
+    assert_eq!((purged.purged, purged.more), (2, true));
+    let purged = store.purge_subject("alice", Nonce::random(), "gone", 2).await.unwrap();
+    assert_eq!((purged.purged, purged.more), (1, false));
+}
+
+/// A COMMIT that fails for another reason than a lock or a full disk may have happened.
+#[tokio::test]
+async fn nobody_is_answered_before_the_commit_and_a_failed_one_leaves_doubt() {
+    let disk = Disk::new();
+    let store = disk.open();
+    let deferred = "CREATE TABLE parent (id INTEGER PRIMARY KEY);
+        CREATE TABLE orphan (parent REFERENCES parent (id) DEFERRABLE INITIALLY DEFERRED);
+        CREATE TRIGGER meddle AFTER INSERT ON semel_operation BEGIN INSERT INTO orphan VALUES (1); END";
+    disk.meddle().execute_batch(deferred).unwrap();
+    let wish = request("doubtful");
+    let error = store.claim(&wish).await.unwrap_err();
+    assert!(error.outcome_is_unknown(), "{error}");
+    assert!(store.get(wish.operation.id()).await.unwrap().is_none());
+    disk.meddle().execute_batch("DROP TRIGGER meddle").unwrap();
+    let first = granted(store.claim(&wish).await.unwrap());
+    let again = granted(store.claim(&wish).await.unwrap());
+    assert_eq!(first, again, "repeating with the same nonce finds out");
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_does_no_harm() {
+    let disk = Disk::new();
+    let store = Arc::new(disk.open());
+    let wish = request("cancelled");
+    {
+        let mut call = store.claim(&wish);
+        assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    // Queued behind it, so it was done.
+    claim(&store, "another").await;
+    let record = store.get(wish.operation.id()).await.unwrap().unwrap();
+    assert_eq!(record.nonce, wish.nonce);
+    assert_eq!(granted(store.claim(&wish).await.unwrap()).holder.token, record.token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_log_starts_over_however_busy_the_store_is() {
+    const BODIES: u64 = 320;
+    const BODY_BYTES: usize = 1 << 20;
+    let disk = Disk::new();
+    let store = Arc::new(disk.open());
+    let mut crowd = tokio::task::JoinSet::new();
+    for caller in 0..4 {
+        let store = store.clone();
+        crowd.spawn(async move {
+            for n in 0..BODIES / 4 {
+                let lease = claim(&store, &format!("log-{caller}-{n}")).await;
+                complete(&store, &lease, vec![b'x'; BODY_BYTES]).await;
+            }
+        });
+    }
+    crowd.join_all().await;
+    let log = std::fs::metadata(disk.0.path().join("semel.db-wal")).unwrap().len();
+    assert!(log < BODIES * BODY_BYTES as u64 * 3 / 4, "the log has {} MiB", log >> 20);
+}

@@ -1,0 +1,113 @@
+//! A database put back from a copy, or replaced by another, is found out.
+
+use std::fs;
+
+use semel_core::Token;
+use semel_core::error::Kind;
+
+use super::*;
+
+// G-13
+#[tokio::test]
+async fn an_older_copy_put_back_answers_nothing_until_acknowledged() {
+    let disk = Disk::new();
+    let store = disk.open();
+    let kept = request("kept");
+    let lease = granted(store.claim(&kept).await.unwrap());
+    complete(&store, &lease, "paid").await;
+    store.close().await;
+    let copy = disk.0.path().join("copy.db");
+    fs::copy(disk.path(), &copy).unwrap();
+
+    let store = disk.open();
+    let lost = claim(&store, "lost").await.holder.token;
+    store.close().await;
+    fs::copy(&copy, disk.path()).unwrap();
+
+    let store = disk.open();
+    let text = refused(store.claim(&request("lost")).await, Kind::WentBack);
+    assert!(text.contains("restored from an older state") && text.contains("acknowledge"), "{text}");
+    refused(store.get(kept.operation.id()).await, Kind::WentBack);
+    refused(store.unsettled(Token(0), 10).await, Kind::WentBack);
+    let status = store.status().await.unwrap();
+    assert_eq!(status.went_back_from.unwrap().token, lost);
+
+    // Another handle, opened before the acknowledgement, hears of it.
+    let other = disk.open();
+    refused(other.sweep(10, DAY).await, Kind::WentBack);
+    let mark = store.acknowledge_restore("ops").await.unwrap();
+    assert!(mark.token > lost && mark.epoch == 2);
+    assert!(claim(&other, "after").await.holder.token > mark.token);
+    assert!(matches!(store.claim(&request("kept")).await.unwrap(), Claim::Completed { .. }));
+    let by: String = disk
+        .meddle()
+        .query_row("SELECT acknowledged_by FROM semel_restore WHERE epoch = 2", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(by, "ops");
+}
+
+// G-13
+#[tokio::test]
+async fn another_database_in_its_place_answers_nothing_until_acknowledged() {
+    let disk = Disk::new();
+    let store = disk.open();
+    let lost = claim(&store, "lost").await.holder.token;
+    store.close().await;
+    fs::remove_file(disk.path()).unwrap();
+    let store = disk.open();
+    let text = refused(store.claim(&request("lost")).await, Kind::WentBack);
+    assert!(text.contains("not the one that was used"), "{text}");
+    assert!(store.status().await.unwrap().went_back_from.is_some());
+    store.close().await;
+    assert!(disk.open().status().await.unwrap().went_back_from.is_some(), "a restart is no acknowledgement");
+
+    let store = disk.open();
+    assert!(store.acknowledge_restore("ops").await.unwrap().token > lost);
+    claim(&store, "lost").await;
+    store.close().await;
+    assert_eq!(disk.open().status().await.unwrap().went_back_from, None);
+}
+
+// G-13
+#[tokio::test]
+async fn a_database_further_than_the_one_before_it_is_noticed_too() {
+    let (disk, other) = (Disk::new(), Disk::new());
+    let store = disk.open();
+    claim(&store, "mine").await;
+    store.close().await;
+    let store = other.open();
+    for n in 0..5 {
+        claim(&store, &format!("theirs-{n}")).await;
+    }
+    store.close().await;
+    fs::copy(other.path(), disk.path()).unwrap();
+    refused(disk.open().claim(&request("mine")).await, Kind::WentBack);
+}
+
+#[tokio::test]
+async fn a_witness_that_cannot_be_read_is_an_error_and_a_missing_one_is_made_again() {
+    let disk = Disk::new();
+    let store = disk.open();
+    claim(&store, "seen").await;
+    store.close().await;
+    fs::write(disk.witness(), "semel witness 1\nstore 12").unwrap();
+    let text = refused(SqliteStore::open(disk.path()), Kind::Damaged);
+    assert!(text.contains("delete the witness"), "{text}");
+    fs::remove_file(disk.witness()).unwrap();
+    disk.open().close().await;
+    assert!(fs::read_to_string(disk.witness()).unwrap().contains("token 1\n"));
+}
+
+#[tokio::test]
+async fn a_witness_may_be_kept_elsewhere() {
+    let (disk, elsewhere) = (Disk::new(), Disk::new());
+    let options = || Options { witness: Some(elsewhere.witness()), ..Options::default() };
+    let store = SqliteStore::open_with(disk.path(), options()).unwrap();
+    claim(&store, "seen").await;
+    store.close().await;
+    assert!(elsewhere.witness().exists() && !disk.witness().exists());
+    // The whole directory goes back, and is noticed all the same.
+    fs::remove_file(disk.path()).unwrap();
+    let store = SqliteStore::open_with(disk.path(), options()).unwrap();
+    refused(store.claim(&request("seen")).await, Kind::WentBack);
+}
