@@ -21,7 +21,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .await;
     match answer {
         Ok(answer) => println!("{:?}: {:?}", answer.origin, answer.outcome.body_bytes()),
-        Err(Refusal::Mismatch(changes)) => println!("refused: this key was used before, with another {:?}", changes.changed),
+        Err(Refusal::Mismatch(changes)) => {
+            println!("refused: this key was used before, with another {:?}", changes.changed)
+        }
         Err(refusal) => println!("refused: {refusal}"),
     }
     Ok(())
