@@ -46,8 +46,10 @@ pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
 
 async fn in_own_process(engine: &str, operations: u64) -> Result<Board> {
     let start = Instant::now();
+    let directory = tempfile::tempdir()?;
     let output = Command::new(std::env::current_exe()?)
         .args(["--part", "growth", engine, &operations.to_string()])
+        .arg(directory.path())
         .stderr(Stdio::inherit())
         .kill_on_drop(true)
         .output()
@@ -84,27 +86,21 @@ fn growth_percent(line: &[(f64, f64)]) -> f64 {
     100.0 * (mean(&line[line.len() - quarter..]) / mean(&line[quarter..2 * quarter]) - 1.0)
 }
 
-pub(crate) async fn memory_part(operations: u64) -> Result<()> {
+/// The part in a process of its own. Files go to `directory`.
+pub(crate) async fn part(engine: &str, operations: u64, directory: &Path) -> Result<()> {
     let clock = Arc::new(Paced::start());
-    let store = Arc::new(MemoryStore::with_clock(clock.clone()));
-    run(store, &clock, operations, None).await
-}
-
-pub(crate) async fn sqlite_part(operations: u64) -> Result<()> {
-    let clock = Arc::new(Paced::start());
-    let directory = tempfile::tempdir()?;
-    let options = Options { clock: clock.clone(), ..Options::default() };
-    let store = Arc::new(SqliteStore::open_with(directory.path().join("growth.db"), options)?);
-    run(store, &clock, operations, Some(directory.path())).await
+    let store: Arc<dyn EffectStore> = match engine {
+        "memory" => Arc::new(MemoryStore::with_clock(clock.clone())),
+        _ => {
+            let options = Options { clock: clock.clone(), ..Options::default() };
+            Arc::new(SqliteStore::open_with(directory.join("growth.db"), options)?)
+        }
+    };
+    run(store, &clock, operations, directory).await
 }
 
 /// Works and sweeps in turns. Prints operations, memory and files, in MiB.
-async fn run(
-    store: Arc<dyn EffectStore>,
-    clock: &Paced,
-    operations: u64,
-    files: Option<&Path>,
-) -> Result<()> {
+async fn run(store: Arc<dyn EffectStore>, clock: &Paced, operations: u64, directory: &Path) -> Result<()> {
     let policy = Policy::builder()
         .ttl(TTL)
         .lease(TTL / 10)
@@ -132,8 +128,7 @@ async fn run(
         clock.pass(TTL / SWEEPS as u32);
         while store.sweep(BATCH, DEFAULTS.unknown_kept).await?.more {}
         if done % stretches.div_ceil(POINTS) == 0 {
-            let on_disk = files.map_or(Ok(0.0), size_mib)?;
-            println!("{} {:.2} {on_disk:.2}", done * stretch, resident_mib()?);
+            println!("{} {:.2} {:.2}", done * stretch, resident_mib()?, size_mib(directory)?);
         }
     }
     Ok(())

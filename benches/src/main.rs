@@ -26,6 +26,10 @@ use clap::{Parser, ValueEnum};
 
 use board::Board;
 use machine::Machine;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// How long an interrupted run may take to put things away.
+const STOP_MAX: Duration = Duration::from_secs(15);
 
 #[derive(Parser)]
 #[command(about = "Measures Semel beside what it is compared with.")]
@@ -80,13 +84,18 @@ fn main() -> Result<()> {
     if let Some(part) = &args.part {
         return run_part(part);
     }
-    // A panic or an interruption must not leave servers behind: both unwind through their guards.
-    runtime().block_on(async {
+    let runtime = runtime();
+    // A panic or a signal must not leave servers behind: both unwind through their guards.
+    let done = runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())?;
         tokio::select! {
             done = measure(&args) => done,
             _ = tokio::signal::ctrl_c() => anyhow::bail!("interrupted"),
+            _ = terminated.recv() => anyhow::bail!("terminated"),
         }
-    })
+    });
+    runtime.shutdown_timeout(STOP_MAX);
+    done
 }
 
 /// The runtime every contestant's callers run on.
@@ -101,8 +110,9 @@ fn run_part(part: &[String]) -> Result<()> {
         ["slow-disk", quick, database] => {
             runtime().block_on(slow_disk::part(Effort::new(quick.parse()?), Path::new(database)))
         }
-        ["growth", "sqlite", operations] => runtime().block_on(growth::sqlite_part(operations.parse()?)),
-        ["growth", "memory", operations] => runtime().block_on(growth::memory_part(operations.parse()?)),
+        ["growth", engine, operations, directory] => {
+            runtime().block_on(growth::part(engine, operations.parse()?, Path::new(directory)))
+        }
         _ => anyhow::bail!("no such part: {part:?}"),
     }
 }

@@ -18,8 +18,10 @@ use cluster::Cluster;
 use one_statement::OneStatement;
 
 const STORE: &str = "Semel";
-const PLAIN: &str = "one statement each, sqlx pool";
-const UNPINGED: &str = "the same, no ping on acquire";
+/// One statement per request on a pool as it comes, which pings a connection before it lends it.
+const PLAIN: &str = "sqlx pool";
+/// The same without the ping.
+const UNPINGED: &str = "sqlx pool, no pings";
 const CALLERS: usize = 64;
 const MORE_CALLERS: usize = 256;
 const POOL: u32 = 16;
@@ -53,7 +55,10 @@ async fn boards(effort: Effort, url: &str, watch: &PgPool, ours: &Arc<Direct>) -
             board.add(STORE, load::window(ours, callers, effort).await?);
         }
         if callers == CALLERS {
-            board.note(format!("{POOL} connections in each pool. {}", cluster::settings(watch).await?));
+            board.note(format!(
+                "sqlx: one statement per claim and per completion, {POOL} connections. {}",
+                cluster::settings(watch).await?
+            ));
             for name in [PLAIN, UNPINGED] {
                 let times = board.median(STORE) / board.median(name);
                 board.at_least(format!("Postgres store against {name}"), times, 3.5, "×");

@@ -20,6 +20,7 @@ pub mod execution;
 mod faulty;
 mod interleavings;
 mod ledger;
+pub mod model;
 mod rig;
 mod scene;
 pub mod suite;

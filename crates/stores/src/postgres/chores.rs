@@ -26,9 +26,9 @@ pub(super) async fn get_record(shared: &Shared, operation: OperationId) -> Resul
 
 pub(super) async fn unsettled(shared: &Shared, after: Token, limit: u32) -> Result<Page, Error> {
     let link = shared.verbs.link().await?;
-    let (offset, after) = (shared.offset(), i64::try_from(after.0).unwrap_or(i64::MAX));
+    let (clock, after) = (shared.clock(), i64::try_from(after.0).unwrap_or(i64::MAX));
     let params: [Param<'_>; 3] =
-        [(&offset, Type::INT8), (&after, Type::INT8), (&i64::from(limit), Type::INT8)];
+        [(&clock, Type::INT8), (&after, Type::INT8), (&i64::from(limit), Type::INT8)];
     let rows = read(shared, link, sql::UNSETTLED, &params).await?;
     let first = rows.first().ok_or_else(no_row)?;
     let (now, looked) = (row::time(first, 0)?, get::<i64>(first, 1)?);
@@ -53,10 +53,10 @@ pub(super) async fn purge_subject(
 ) -> Result<SubjectPurge, Error> {
     let mut link = shared.verbs.link().await?;
     let subject: [Param<'_>; 1] = [(&subject, Type::TEXT)];
-    let (more, offset) = (i64::from(limit) + 1, shared.offset());
+    let (more, clock) = (i64::from(limit) + 1, shared.clock());
     let ended: [Param<'_>; 2] = [subject[0].clone(), (&more, Type::INT8)];
     let look: [Statement<'_>; 3] =
-        [(sql::SUBJECT, &ended), (sql::SUBJECT_OPEN, &subject), (sql::MOMENT, &[(&offset, Type::INT8)])];
+        [(sql::SUBJECT, &ended), (sql::SUBJECT_OPEN, &subject), (sql::MOMENT, &[(&clock, Type::INT8)])];
     transaction(&mut link, async |link| {
         let answers = link.live().run(shared.call_timeout, Some(&shared.begin), &look, End::Open).await?;
         let [ended, open, moment] = &answers[..] else { return Err(no_row().into()) };

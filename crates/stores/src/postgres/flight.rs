@@ -49,9 +49,9 @@ const COMPLETING: (&str, &str) = ("pg-before-complete-commit", "pg-after-complet
 pub(super) async fn fly(shared: &Shared, live: &Live, batch: &Batch) -> Result<Landed, Fault> {
     let claims = distinct(batch.claims.iter().map(|waiting| &waiting.call), Verb::operation);
     let completions = distinct(batch.completions.iter().map(|waiting| &waiting.call), Verb::operation);
-    let (wishes, deeds, offset) = (Wishes::of(&claims), Deeds::of(&completions), shared.offset());
+    let (wishes, deeds, clock) = (Wishes::of(&claims), Deeds::of(&completions), shared.clock());
     let (claim_sql, complete_sql) = (sql::claim(), sql::complete());
-    let (wishes, deeds) = (wishes.params(&offset), deeds.params(&offset));
+    let (wishes, deeds) = (wishes.params(&clock), deeds.params(&clock));
     let (claim, complete): (Statement<'_>, Statement<'_>) = ((&claim_sql, &wishes), (&complete_sql, &deeds));
     // Claims first, in every batch: then no circle of batches waits for itself.
     let (statements, crashes): (&[Statement<'_>], &'static [_]) =
@@ -204,9 +204,9 @@ impl<'a> Wishes<'a> {
         }
     }
 
-    fn params<'p>(&'p self, offset: &'p i64) -> [Param<'p>; 16] {
+    fn params<'p>(&'p self, clock: &'p Option<i64>) -> [Param<'p>; 16] {
         [
-            (offset, Type::INT8),
+            (clock, Type::INT8),
             (&self.ids, Type::BYTEA_ARRAY),
             (&self.namespaces, Type::TEXT_ARRAY),
             (&self.tenants, Type::TEXT_ARRAY),
@@ -244,9 +244,9 @@ impl<'a> Deeds<'a> {
         }
     }
 
-    fn params<'p>(&'p self, offset: &'p i64) -> [Param<'p>; 5] {
+    fn params<'p>(&'p self, clock: &'p Option<i64>) -> [Param<'p>; 5] {
         [
-            (offset, Type::INT8),
+            (clock, Type::INT8),
             (&self.ids, Type::BYTEA_ARRAY),
             (&self.tokens, Type::INT8_ARRAY),
             (&self.nonces, Type::BYTEA_ARRAY),

@@ -70,7 +70,7 @@ struct Shared {
     batch_max: usize,
     connect_wait: Duration,
     call_timeout: Duration,
-    clock_offset: Arc<AtomicI64>,
+    clock: Option<Arc<AtomicI64>>,
     witness: Option<PathBuf>,
     sweep_from: sweep::Cursor,
     counts: batch::Counts,
@@ -146,7 +146,7 @@ impl Shared {
             batch_max: options.batch_max,
             connect_wait: options.connect_wait,
             call_timeout: options.call_timeout,
-            clock_offset: options.clock_offset.clone(),
+            clock: options.clock.clone(),
             witness: options.witness.clone(),
             sweep_from: sweep::Cursor::default(),
             counts: batch::Counts::default(),
@@ -171,8 +171,9 @@ impl Shared {
         behind
     }
 
-    fn offset(&self) -> i64 {
-        self.clock_offset.load(Ordering::SeqCst)
+    /// The time to bind where a statement would ask the server's clock: none, but in tests.
+    fn clock(&self) -> Option<i64> {
+        self.clock.as_ref().map(|clock| clock.load(Ordering::SeqCst))
     }
 
     /// How long a call in the queue is waited for: one batch before it, and its own.

@@ -57,9 +57,9 @@ pub struct Options {
     /// A file, on a disk the database does not share, that remembers how far the store has come. With
     /// it a restored database is noticed even if this process was restarted too.
     pub witness: Option<PathBuf>,
-    /// For tests: microseconds added to the server's clock.
+    /// For tests: a clock instead of the server's, in microseconds since 1970.
     #[doc(hidden)]
-    pub clock_offset: Arc<AtomicI64>,
+    pub clock: Option<Arc<AtomicI64>>,
 }
 
 impl Options {
@@ -78,7 +78,7 @@ impl Options {
             lock_timeout: Duration::from_secs(2),
             migrate: Migrate::Apply,
             witness: None,
-            clock_offset: Arc::default(),
+            clock: None,
         }
     }
 

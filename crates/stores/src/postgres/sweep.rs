@@ -85,8 +85,8 @@ async fn chunk(
     wanted: u32,
     unknown_kept: Duration,
 ) -> Result<Chunk, Fault> {
-    let (offset, wanted) = (shared.offset(), i64::from(wanted));
-    let params: [Param<'_>; 3] = [(&offset, Type::INT8), (&from, Type::INT8), (&wanted, Type::INT8)];
+    let (clock, wanted) = (shared.clock(), i64::from(wanted));
+    let params: [Param<'_>; 3] = [(&clock, Type::INT8), (&from, Type::INT8), (&wanted, Type::INT8)];
     let sweep = sql::sweep();
     let look: [Statement<'_>; 1] = [(&sweep, &params)];
     let answers = link.live().run(shared.call_timeout, Some(&shared.begin), &look, End::Open).await?;

@@ -106,3 +106,23 @@ fn wait_a_little(times_before: i32) -> bool {
 pub(super) fn be_patient(busy_timeout: Duration) {
     PATIENCE.set(busy_timeout);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_connection_has_a_log_and_syncs_each_commit() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("semel.db");
+        std::fs::write(&path, "").unwrap();
+        for role in [Role::Writer, Role::Reader, Role::Keeper] {
+            let conn = open(&path, role, Duration::ZERO).unwrap();
+            let pragma =
+                |name| conn.pragma_query_value(None, name, |row| row.get::<_, rusqlite::types::Value>(0));
+            assert_eq!(pragma("journal_mode").unwrap(), "wal".to_owned().into());
+            assert_eq!(pragma("synchronous").unwrap(), 2.into(), "FULL");
+            assert_eq!(pragma("wal_autocheckpoint").unwrap(), 0.into());
+        }
+    }
+}

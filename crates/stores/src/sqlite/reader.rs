@@ -56,10 +56,12 @@ impl Reader {
             let mark = mark(&snapshot)?;
             let after = row::signed(after).unwrap_or(i64::MAX);
             let mut statement = snapshot.prepare_cached(include_str!("sql/unsettled.sql"))?;
-            let rows = statement.query_map([after, i64::from(limit)], |row| Ok(row::read(row)))?;
-            let records: Vec<Record> = rows.map(|row| row?).collect::<Result<_, Fault>>()?;
-            let next = records.last().filter(|_| records.len() == limit as usize).map(|last| last.token);
-            Ok((mark, Page { now, records, next }))
+            let rows = statement.query_map([after, i64::from(limit)], row::found)?;
+            let found: Vec<row::Found> = rows.collect::<Result<_, _>>()?;
+            let full = found.len() == limit as usize;
+            let last = found.last().filter(|_| full).map(|(token, _)| Token(token.unsigned_abs()));
+            let records = found.into_iter().filter_map(|(_, record)| record.map_err(left_out).ok()).collect();
+            Ok((mark, Page { now, records, next: last }))
         })
     }
 
@@ -103,6 +105,11 @@ impl Reader {
         };
         Ok(self.conn.insert(conn))
     }
+}
+
+/// One record that cannot be read must not hide the others from whoever looks for lapsed ones.
+fn left_out(fault: Fault) {
+    tracing::warn!(%fault, "a record that has not ended cannot be read");
 }
 
 /// How far the store has come.

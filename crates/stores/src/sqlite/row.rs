@@ -19,6 +19,9 @@ use super::error::Fault;
 /// How many columns a whole record takes in every statement that reads one.
 pub(super) const WIDTH: usize = 24;
 
+/// A row among many: its token, and its record if that can be read.
+pub(super) type Found = (i64, Result<Record, Fault>);
+
 /// The record of an operation.
 pub(super) fn find(conn: &Connection, id: OperationId) -> Result<Option<Record>, Fault> {
     let mut statement = conn.prepare_cached(include_str!("sql/find.sql"))?;
@@ -168,6 +171,11 @@ pub(super) fn signed(token: Token) -> Result<i64, Fault> {
 pub(super) fn read(row: &Row<'_>) -> Result<Record, Fault> {
     let token: i64 = row.get(0)?;
     decode(row, token).map_err(|what| Fault::damaged(format!("the record with token {token}: {what}")))
+}
+
+/// The same for statements that give many rows, of which one may be damaged.
+pub(super) fn found(row: &Row<'_>) -> rusqlite::Result<Found> {
+    Ok((row.get(0)?, read(row)))
 }
 
 fn decode(row: &Row<'_>, token: i64) -> Result<Record, String> {

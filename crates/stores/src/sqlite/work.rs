@@ -118,10 +118,10 @@ impl<'a> Work<'a> {
     }
 
     /// Records the sweeper must look at, without their outcomes.
-    fn due(&self, limit: u32) -> Result<Vec<(i64, Result<Record, Fault>)>, Fault> {
+    fn due(&self, limit: u32) -> Result<Vec<row::Found>, Fault> {
         let mut statement = self.conn.prepare_cached(include_str!("sql/due.sql"))?;
         let range = [self.now.as_micros(), i64::from(limit)];
-        let rows = statement.query_map(range, |row| Ok((row.get(0)?, row::read(row))))?;
+        let rows = statement.query_map(range, row::found)?;
         Ok(rows.collect::<Result<_, _>>()?)
     }
 

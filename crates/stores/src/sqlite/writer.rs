@@ -34,12 +34,12 @@ pub(super) fn run(shared: Arc<Shared>, queue: &Queue<Box<dyn Job>>, conn: Connec
     let mut jobs: Vec<Box<dyn Job>> = Vec::with_capacity(batch_max);
     loop {
         let (mut count, mut bytes) = (1, 0);
-        let fits = |job: &Box<dyn Job>| {
+        let taken = queue.take(&mut jobs, |job| {
             count += 1;
             bytes += job.bytes();
             count <= batch_max && bytes <= BATCH_BYTES_MAX
-        };
-        if !queue.take(&mut jobs, fits) {
+        });
+        if !taken {
             return;
         }
         writer.work_off(&mut jobs);
@@ -166,7 +166,7 @@ fn commit(conn: &Connection, shared: &Shared, work: &Work<'_>) -> End {
     }
     crash::point("sqlite-before-commit");
     if let Err(fault) = execute(conn, "COMMIT") {
-        return match fault.commit_did_nothing() {
+        return match fault.commit_did_nothing() || mutant::on("sqlite-commit-doubt-denied") {
             true => End::NotApplied(fault),
             false => End::MaybeApplied(fault),
         };

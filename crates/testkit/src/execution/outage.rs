@@ -272,6 +272,7 @@ pub(super) async fn a_call_dropped_at_any_point_leaves_nothing_stuck_and_nothing
                 (0, None | Some(State::Released)) | (1, Some(State::Completed)) => {}
                 _ => panic!("script {at}, dropped after {times}: {ran} effects and {state:?}"),
             }
+            till.faulty.heal();
             let heard = till.charge(&key, &policy(brisk())).await;
             assert_eq!(origin(&heard), if ran == 1 { Origin::Replayed } else { Origin::Fresh });
             assert_eq!(till.effects(), 1, "script {at}, dropped after {times}");

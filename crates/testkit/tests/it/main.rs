@@ -15,3 +15,26 @@ fn random_interleavings_of_all_verbs_follow_the_reference() {
     let long = std::env::var("SEMEL_TEST_LONG").is_ok_and(|value| value == "1");
     semel_testkit::interleavings(semel_testkit::MemoryRig::maker(), if long { 20_000 } else { 500 });
 }
+
+mod model {
+    use semel_core::Recovery;
+    use semel_testkit::model::explore;
+
+    #[test]
+    fn under_hold_an_effect_happens_at_most_once_whatever_fails() {
+        // G-8, G-9, G-15
+        explore(Recovery::Hold);
+    }
+
+    #[test]
+    fn under_ask_an_effect_happens_at_most_once_whatever_fails() {
+        // G-8, G-9, G-15
+        explore(Recovery::Ask);
+    }
+
+    #[test]
+    fn under_rerun_a_stale_attempt_never_counts() {
+        // G-9
+        explore(Recovery::Rerun);
+    }
+}

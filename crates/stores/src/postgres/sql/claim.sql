@@ -1,7 +1,7 @@
 -- Insert-if-absent for many operations in one statement, and what is there for those that lost.
 -- An operation in neither part was inserted by somebody else after this statement began.
 WITH clock AS MATERIALIZED (
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1 AS now
+    SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
 given AS MATERIALIZED (
     SELECT nextval('semel_token') AS token, wish.*

@@ -1,7 +1,7 @@
 -- Stores outcomes of attempts that still hold their leases. Everybody else is told nothing here and
 -- asks again one by one.
 WITH clock AS MATERIALIZED (
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1 AS now
+    SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 )
 UPDATE semel_operation AS o
 SET state = 2, settled_at = clock.now, outcome = done.outcome

@@ -1,3 +1,3 @@
 -- The time and a new token. A statement of its own, after the one that locks the row: a token drawn
 -- while waiting for the lock could be older than the one the row then has.
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1 AS now, nextval('semel_token') AS fresh
+SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now, nextval('semel_token') AS fresh

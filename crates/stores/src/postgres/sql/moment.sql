@@ -1,2 +1,2 @@
 -- The time once the row is locked, for a verb that takes no token.
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1 AS now, NULL::bigint AS fresh
+SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now, NULL::bigint AS fresh

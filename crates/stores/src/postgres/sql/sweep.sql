@@ -2,7 +2,7 @@
 -- Rows somebody is working on are left for the next time. Only ended records expire: at creation
 -- plus TTL, but not before their end plus the retry window.
 WITH clock AS MATERIALIZED (
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1 AS now
+    SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
 due AS MATERIALIZED (
     SELECT

@@ -11,7 +11,7 @@ WITH looked AS MATERIALIZED (
     LIMIT $3
 )
 SELECT
-    (extract(epoch FROM clock_timestamp()) * 1000000)::bigint + $1 AS now,
+    coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now,
     (SELECT count(*) FROM looked) AS seen,
     (SELECT max(token) FROM looked) AS last,
     open.*

@@ -10,6 +10,9 @@ use semel_stores::postgres::{Options, PostgresStore};
 use semel_testkit::{BoxFuture, Maker, Rig};
 use tokio_postgres::NoTls;
 
+/// Where a rig's clock stands until it is moved: a moment in 2026.
+const BEGINNING: i64 = 1_767_225_600_000_000;
+
 /// What the environment names, or nothing and a loud remark.
 pub fn named(variable: &str) -> Option<String> {
     match std::env::var(variable) {
@@ -110,7 +113,7 @@ pub struct PostgresRig {
     database: Database,
     url: String,
     folder: tempfile::TempDir,
-    offset: Arc<AtomicI64>,
+    clock: Arc<AtomicI64>,
     store: Mutex<Arc<PostgresStore>>,
 }
 
@@ -132,18 +135,18 @@ fn maker(engine: &'static str, server: String, pooler: String) -> Maker {
         Box::pin(async move {
             let database = Database::create(&server).await;
             let url = database.through(&pooler);
-            let (folder, offset) = (tempfile::tempdir().unwrap(), Arc::default());
-            let store = open(&url, &folder.path().join("witness"), &offset).await;
-            Arc::new(PostgresRig { engine, database, url, folder, offset, store: Mutex::new(store) })
+            let (folder, clock) = (tempfile::tempdir().unwrap(), Arc::new(AtomicI64::new(BEGINNING)));
+            let store = open(&url, &folder.path().join("witness"), &clock).await;
+            Arc::new(PostgresRig { engine, database, url, folder, clock, store: Mutex::new(store) })
                 as Arc<dyn Rig>
         })
     })
 }
 
-async fn open(url: &str, witness: &std::path::Path, offset: &Arc<AtomicI64>) -> Arc<PostgresStore> {
+async fn open(url: &str, witness: &std::path::Path, clock: &Arc<AtomicI64>) -> Arc<PostgresStore> {
     let mut options = Options::new(url);
     options.witness = Some(witness.to_owned());
-    options.clock_offset = offset.clone();
+    options.clock = Some(clock.clone());
     // A machine busy with other tests is slow, not broken.
     options.connect_wait = std::time::Duration::from_secs(20);
     options.call_timeout = std::time::Duration::from_secs(30);
@@ -162,7 +165,7 @@ impl PostgresRig {
     async fn reopen_after(&self, change: impl AsyncFnOnce(&Database)) {
         self.current().close().await;
         change(&self.database).await;
-        let store = open(&self.url, &self.witness(), &self.offset).await;
+        let store = open(&self.url, &self.witness(), &self.clock).await;
         *self.store.lock().unwrap() = store;
     }
 }
@@ -177,7 +180,11 @@ impl Rig for PostgresRig {
     }
 
     fn shift_clock(&self, micros: i64) {
-        self.offset.fetch_add(micros, Ordering::SeqCst);
+        self.clock.fetch_add(micros, Ordering::SeqCst);
+    }
+
+    fn clock_stands(&self) -> bool {
+        true
     }
 
     fn reopen(&self) -> BoxFuture<'_, ()> {

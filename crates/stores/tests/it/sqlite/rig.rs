@@ -8,7 +8,18 @@ use semel_testkit::{BoxFuture, Maker, ManualClock, Rig};
 
 use super::{Disk, on_clock};
 
+/// Random histories compared with the reference; `./test --all` asks for more.
+const HISTORIES: u32 = 32;
+const HISTORIES_LONG: u32 = 512;
+
 semel_testkit::conformance!(maker());
+semel_testkit::execution!(maker());
+
+#[test]
+fn interleavings() {
+    let long = std::env::var_os("SEMEL_TEST_LONG").is_some();
+    semel_testkit::interleavings(maker(), if long { HISTORIES_LONG } else { HISTORIES });
+}
 
 struct SqliteRig {
     disk: Disk,
