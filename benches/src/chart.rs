@@ -4,11 +4,11 @@ use std::fmt::Write;
 
 use crate::board::{Board, Entry, Latency, Line, short};
 
-const WIDTH: f64 = 760.0;
-const LABEL: f64 = 250.0;
+const WIDTH: f64 = 820.0;
+const LABEL: f64 = 290.0;
 const ROW: f64 = 26.0;
 /// Room right of a bar for its number.
-const NUMBER: f64 = 130.0;
+const NUMBER: f64 = 160.0;
 
 /// Medians as bars, the slowest and fastest window as a whisker.
 pub(crate) fn bars(board: &Board) -> String {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
 use semel_core::runtime::Tokio;
 use semel_core::{Fingerprint, Key, MemoryStore, Once, Origin, Outcome, Policy, Scope};
 use tokio::task::JoinSet;
@@ -100,7 +101,7 @@ struct Bench {
     scope: Scope,
     fingerprint: Fingerprint,
     policy: Policy,
-    outcome: Outcome,
+    body: Bytes,
 }
 
 impl Bench {
@@ -108,16 +109,15 @@ impl Bench {
         let once = Once::new(Arc::new(MemoryStore::new()), Arc::new(Tokio::new()));
         let fingerprint = once.fingerprinter().await?.of_json(json_of_1_kb().as_bytes());
         let scope = Scope::new("bench", "customer-42", "POST /charges")?;
-        let outcome = Outcome::bytes("application/json", vec![b'x'; BODY_BYTES]);
-        Ok(Self { once, scope, fingerprint, policy: Policy::default(), outcome })
+        let body = Bytes::from(vec![b'x'; BODY_BYTES]);
+        Ok(Self { once, scope, fingerprint, policy: Policy::default(), body })
     }
 
     async fn all(&self, keys: &[Key], expected: Origin) -> Result<()> {
         for key in keys {
-            let (scope, print, outcome) =
-                (self.scope.clone(), self.fingerprint.clone(), self.outcome.clone());
-            let answer =
-                self.once.run(scope, key.clone(), print, &self.policy, async move |_op| outcome).await?;
+            let (scope, print, body) = (self.scope.clone(), self.fingerprint.clone(), self.body.clone());
+            let effect = async move |_op| Outcome::bytes("application/json", body);
+            let answer = self.once.run(scope, key.clone(), print, &self.policy, effect).await?;
             ensure!(answer.origin == expected, "{key} was answered {:?}", answer.origin);
         }
         Ok(())

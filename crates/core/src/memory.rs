@@ -108,8 +108,12 @@ impl MemoryStore {
         }
     }
 
+    fn now(&self) -> Timestamp {
+        if mutant::on("judged-by-another-clock") { SystemClock.now() } else { self.clock.now() }
+    }
+
     fn step<V: Verb>(&self, verb: &V) -> Result<V::Answer, Error> {
-        let now = self.clock.now();
+        let now = self.now();
         let mut inner = self.open()?;
         let id = verb.operation();
         let restart = mutant::on("token-may-restart");
@@ -268,7 +272,7 @@ impl EffectStore for MemoryStore {
         limit: u32,
     ) -> Pending<'a, SubjectPurge> {
         let purge = || {
-            let now = self.clock.now();
+            let now = self.now();
             let mut inner = self.open()?;
             let mut report = SubjectPurge::default();
             let theirs: Vec<Record> = inner
@@ -301,7 +305,7 @@ impl EffectStore for MemoryStore {
     }
 
     fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page> {
-        let now = self.clock.now();
+        let now = self.now();
         let page = self.open().map(|inner| {
             let above = (after, OperationId::from_bytes([0xff; 32]));
             let ids = inner.state.open.range((std::ops::Bound::Excluded(above), std::ops::Bound::Unbounded));
@@ -314,7 +318,7 @@ impl EffectStore for MemoryStore {
     }
 
     fn sweep(&self, limit: u32, unknown_kept: Duration) -> Pending<'_, SweepReport> {
-        let now = self.clock.now();
+        let now = self.now();
         self.pend(self.open().map(|mut inner| inner.state.sweep(now, limit, unknown_kept)))
     }
 

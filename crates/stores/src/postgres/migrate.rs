@@ -85,7 +85,7 @@ async fn server(live: &Live, options: &Options, place: &str) -> Result<Server, E
         schema,
         may_create: get(row, 4)?,
         role: get(row, 5)?,
-        migrated: get::<Option<bool>>(row, 6)?.unwrap_or(false),
+        migrated: get(row, 6)?,
     })
 }
 
@@ -110,11 +110,8 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
     run(live, options, &begin).await?;
     live.query(options.call_timeout, sql::MIGRATION_LOCK, &[]).await?;
     let server = live.query(options.call_timeout, sql::SERVER, &[]).await?;
-    let migrated = server.first().map_or(Ok(None), |row| get::<Option<bool>>(row, 6))?;
-    let found = match migrated {
-        Some(true) => applied(live, options).await?,
-        _ => Vec::new(),
-    };
+    let migrated = get(server.first().ok_or_else(super::chores::no_row)?, 6)?;
+    let found = if migrated { applied(live, options).await? } else { Vec::new() };
     for migration in plan(&found, &MIGRATIONS)? {
         run(live, options, migration.sql).await?;
         let (version, checksum) = (migration.version as i32, migration.checksum());

@@ -98,9 +98,9 @@ impl PostgresStore {
         let live = connector.dial().await?;
         migrate::bring_up_to_date(&live, &options, connector.place()).await?;
         connector.examine(&live).await?;
-        drop(live);
 
         let shared = Arc::new(Shared::new(connector, horizon, &options));
+        shared.verbs.adopt(live);
         let (queue, waiting) = mpsc::channel(options.queue_max);
         let (ending, ended) = watch::channel(false);
         let waiting = Arc::new(Mutex::new(waiting));

@@ -13,8 +13,9 @@ use super::error::Fault;
 /// The first release in which a checkpoint beside a writer cannot corrupt the file.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
-/// Page cache of a connection that writes, in KiB.
-const WRITER_CACHE_KIB: i64 = 64 * 1024;
+/// Page cache of a connection that writes, in KiB. Not larger: a commit after which a tree was
+/// rebalanced walks through all of it, and what is not here is in the system's cache.
+const WRITER_CACHE_KIB: i64 = 16 * 1024;
 
 /// Statements kept prepared; more than there are `.sql` files.
 const STATEMENTS_MAX: usize = 48;

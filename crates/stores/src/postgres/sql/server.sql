@@ -6,4 +6,8 @@ SELECT
     current_schema()::text AS schema,
     coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) AS may_create,
     current_user::text AS role,
-    to_regclass(quote_ident(current_schema()) || '.semel_schema') IS NOT NULL AS migrated
+    -- Not to_regclass: it answers from a cache, and a migrator that waited for another must see its work.
+    EXISTS (
+        SELECT FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
+        WHERE relname = 'semel_schema' AND nspname = current_schema()
+    ) AS migrated

@@ -4,8 +4,14 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use semel_core::{EffectStore, Nonce, OperationId};
+use semel_core::claim::{Claim, Request};
+use semel_core::error::Error;
+use semel_core::fingerprint::{Paths, Print};
+use semel_core::record::{Recovery, Terms};
+use semel_core::verbs::Complete;
+use semel_core::{EffectStore, Lease, Nonce, Operation, OperationId, Scope};
 use semel_stores::postgres::{Options, PostgresStore};
 use semel_testkit::{BoxFuture, Maker, Rig};
 use tokio_postgres::NoTls;
@@ -14,7 +20,7 @@ use tokio_postgres::NoTls;
 const BEGINNING: i64 = 1_767_225_600_000_000;
 
 /// What the environment names, or nothing and a loud remark.
-pub fn named(variable: &str) -> Option<String> {
+pub(super) fn named(variable: &str) -> Option<String> {
     match std::env::var(variable) {
         Ok(value) => Some(value),
         Err(_) if std::env::var("SEMEL_TEST_REQUIRE").as_deref() == Ok("1") => {
@@ -28,13 +34,13 @@ pub fn named(variable: &str) -> Option<String> {
 }
 
 /// A database of this test's own. Dropped with it.
-pub struct Database {
+pub(super) struct Database {
     admin: String,
-    pub name: String,
+    pub(super) name: String,
 }
 
 impl Database {
-    pub async fn create(admin: &str) -> Self {
+    pub(super) async fn create(admin: &str) -> Self {
         let name = format!("semel_t_{}", Nonce::random());
         let client = client(admin).await;
         // Databases are copied one at a time; others wait for a moment.
@@ -42,33 +48,45 @@ impl Database {
         Self { admin: admin.to_owned(), name }
     }
 
+    /// A copy under another name. Nobody may be connected.
+    pub(super) async fn copy(&self) -> Self {
+        let name = format!("semel_t_{}", Nonce::random());
+        let copy = format!("CREATE DATABASE {name} TEMPLATE {}", self.name);
+        let admin = self.admin().await;
+        // Connections that were let go of take a moment to end.
+        while let Err(error) = admin.batch_execute(&copy).await {
+            assert_eq!(error.code(), Some(&tokio_postgres::error::SqlState::OBJECT_IN_USE), "{error:?}");
+        }
+        Self { admin: self.admin.clone(), name }
+    }
+
     /// The address of this database, directly.
-    pub fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         self.through(&self.admin)
     }
 
     /// The address of this database by way of another server's address.
-    pub fn through(&self, server: &str) -> String {
+    pub(super) fn through(&self, server: &str) -> String {
         let (base, _) = server.rsplit_once('/').unwrap();
         format!("{base}/{}", self.name)
     }
 
     /// A plain connection of a user who knows nothing of Semel.
-    pub async fn client(&self) -> tokio_postgres::Client {
+    pub(super) async fn client(&self) -> tokio_postgres::Client {
         client(&self.url()).await
     }
 
     /// Runs statements.
-    pub async fn run(&self, sql: &str) {
+    pub(super) async fn run(&self, sql: &str) {
         self.client().await.batch_execute(sql).await.unwrap();
     }
 
     /// The first column of the first row.
-    pub async fn number(&self, sql: &str) -> i64 {
+    pub(super) async fn number(&self, sql: &str) -> i64 {
         self.client().await.query_one(sql, &[]).await.unwrap().get(0)
     }
 
-    pub async fn admin(&self) -> tokio_postgres::Client {
+    pub(super) async fn admin(&self) -> tokio_postgres::Client {
         client(&self.admin).await
     }
 }
@@ -90,25 +108,25 @@ impl Drop for Database {
     }
 }
 
-pub async fn client(url: &str) -> tokio_postgres::Client {
+pub(super) async fn client(url: &str) -> tokio_postgres::Client {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
     tokio::spawn(connection);
     client
 }
 
 /// Runs a test body on a runtime of its own, with a database, if there is a server.
-pub fn with_database<F: Future<Output = ()>>(body: impl FnOnce(Database) -> F) {
+pub(super) fn with_database<F: Future<Output = ()>>(body: impl FnOnce(Database) -> F) {
     let Some(server) = named("SEMEL_TEST_POSTGRES") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let database = Database::create(&server).await;
-        tokio::time::timeout(std::time::Duration::from_secs(120), body(database)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(120), body(database)).await.unwrap();
     });
     semel_testkit::ledger("postgres", "postgres", 1);
 }
 
 /// The rig of a store, directly or through a pooler.
-pub struct PostgresRig {
+pub(super) struct PostgresRig {
     engine: &'static str,
     database: Database,
     url: String,
@@ -118,13 +136,13 @@ pub struct PostgresRig {
 }
 
 /// Rigs on the server in `SEMEL_TEST_POSTGRES`.
-pub fn direct() -> Option<Maker> {
+pub(super) fn direct() -> Option<Maker> {
     let server = named("SEMEL_TEST_POSTGRES")?;
     Some(maker("postgres", server.clone(), server))
 }
 
 /// Rigs on the same server, by way of the pooler in `SEMEL_TEST_PGBOUNCER`.
-pub fn pooled() -> Option<Maker> {
+pub(super) fn pooled() -> Option<Maker> {
     let (server, pooler) = (named("SEMEL_TEST_POSTGRES")?, named("SEMEL_TEST_PGBOUNCER")?);
     Some(maker("pgbouncer", server, pooler))
 }
@@ -144,12 +162,9 @@ fn maker(engine: &'static str, server: String, pooler: String) -> Maker {
 }
 
 async fn open(url: &str, witness: &std::path::Path, clock: &Arc<AtomicI64>) -> Arc<PostgresStore> {
-    let mut options = Options::new(url);
+    let mut options = patient(url.to_owned());
     options.witness = Some(witness.to_owned());
     options.clock = Some(clock.clone());
-    // A machine busy with other tests is slow, not broken.
-    options.connect_wait = std::time::Duration::from_secs(20);
-    options.call_timeout = std::time::Duration::from_secs(30);
     Arc::new(PostgresStore::connect_with(options).await.unwrap())
 }
 
@@ -192,7 +207,7 @@ impl Rig for PostgresRig {
     }
 
     fn back_up(&self) -> BoxFuture<'_, ()> {
-        Box::pin(self.database_run(
+        Box::pin(self.database.run(
             "DROP SCHEMA IF EXISTS backup CASCADE; CREATE SCHEMA backup;
              CREATE TABLE backup.operation AS TABLE semel_operation;
              CREATE TABLE backup.meta AS TABLE semel_meta;
@@ -224,8 +239,72 @@ impl Rig for PostgresRig {
     }
 }
 
-impl PostgresRig {
-    async fn database_run(&self, sql: &str) {
-        self.database.run(sql).await;
+/// A first claim of a key, under the default terms of these tests.
+pub(super) fn request(key: &str) -> Request {
+    let scope = Scope::new("it", "tenant", "charge").unwrap();
+    Request {
+        operation: Arc::new(Operation::new(scope, key.parse().unwrap())),
+        nonce: Nonce::random(),
+        print: Print { version: 1, digest: [7; 32], paths: Paths::default() },
+        terms: Terms {
+            recovery: Recovery::Hold,
+            lease: Duration::from_secs(60),
+            run_max: Duration::from_secs(60),
+            ttl: Duration::from_secs(3600),
+            retry_window: Duration::from_secs(600),
+        },
+        subject: None,
+    }
+}
+
+/// The lease, or a panic.
+pub(super) fn granted(claim: Claim) -> Lease {
+    match claim {
+        Claim::Granted(lease) => lease,
+        other => panic!("granted, not {other:?}"),
+    }
+}
+
+/// A plain completion.
+pub(super) fn complete(lease: &Lease, outcome: impl Into<bytes::Bytes>) -> Complete {
+    Complete { holder: lease.holder, outcome: outcome.into() }
+}
+
+/// Options for a machine that is busy with other tests: slow, not broken.
+pub(super) fn patient(url: String) -> Options {
+    let mut options = Options::new(url);
+    options.connect_timeout = Duration::from_secs(20);
+    options.connect_wait = Duration::from_secs(20);
+    options.call_timeout = Duration::from_secs(30);
+    options.lock_timeout = Duration::from_secs(20);
+    options
+}
+
+/// A store that is patient.
+pub(super) async fn connect(url: &str) -> PostgresStore {
+    PostgresStore::connect_with(patient(url.to_owned())).await.unwrap()
+}
+
+/// Options that give up soon, and send all claims one way, for tests that stand in it.
+pub(super) fn impatient(url: String) -> Options {
+    let mut options = Options::new(url);
+    options.lanes = 1;
+    options.connect_wait = Duration::from_millis(1500);
+    options.call_timeout = Duration::from_millis(1200);
+    options.lock_timeout = Duration::from_millis(300);
+    options
+}
+
+/// Calls until the store is back. What fails meanwhile must be worth repeating.
+pub(super) async fn persist<T>(mut call: impl AsyncFnMut() -> Result<T, Error>) -> T {
+    let mut failures = 0;
+    loop {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(error) => {
+                failures += 1;
+                assert!(error.is_retryable() && failures < 50, "{error:?}");
+            }
+        }
     }
 }

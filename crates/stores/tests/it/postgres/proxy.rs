@@ -1,0 +1,131 @@
+//! A way to the server that can be cut at the worst moment.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
+
+/// The calls of [`Cut::Answers`] have been carried over.
+const ANSWERS_AWAITED: u8 = 100;
+/// How a server ends its answer when no transaction is open any more.
+const IDLE: &[u8] = b"Z\0\0\0\x05I";
+
+/// What happens to the next bytes a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Cut {
+    Nothing = 0,
+    /// They never arrive; the connection breaks.
+    Calls = 1,
+    /// They arrive, are answered, and the answer is lost with the connection.
+    Answers = 2,
+    /// They arrive nowhere, and nobody says so.
+    Silence = 3,
+}
+
+pub(super) struct Proxy {
+    url: String,
+    next: Arc<AtomicU8>,
+    happened: Arc<Notify>,
+    listening: JoinHandle<()>,
+    open: watch::Sender<bool>,
+}
+
+impl Proxy {
+    pub(super) async fn to(url: &str) -> Self {
+        let (user, rest) = url.rsplit_once('@').unwrap();
+        let (server, database) = rest.split_once('/').unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (next, happened) = (Arc::<AtomicU8>::default(), Arc::<Notify>::default());
+        let (open, closed) = watch::channel(true);
+        let (server, cut, notify) = (server.to_owned(), next.clone(), happened.clone());
+        let listening = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (server, cut, notify, mut closed) =
+                    (server.clone(), cut.clone(), notify.clone(), closed.clone());
+                tokio::spawn(async move {
+                    let Ok(server) = TcpStream::connect(server).await else { return };
+                    tokio::select! {
+                        _ = carry(client, server, &cut, &notify) => {}
+                        _ = closed.wait_for(|open| !*open) => {}
+                    }
+                });
+            }
+        });
+        // In the clear, so that what is carried is what was said.
+        let url = format!("{user}@127.0.0.1:{port}/{database}?sslmode=disable");
+        Self { url, next, happened, listening, open }
+    }
+
+    pub(super) fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    pub(super) fn cut_next(&self, cut: Cut) {
+        self.next.store(cut as u8, Ordering::SeqCst);
+    }
+
+    /// Waits until the cut was made.
+    pub(super) async fn happened(&self) {
+        self.happened.notified().await;
+    }
+
+    /// Breaks all connections, and accepts no more.
+    pub(super) async fn close(&self) {
+        self.listening.abort();
+        let _ = self.open.send(false);
+        while !self.listening.is_finished() {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+async fn carry(client: TcpStream, server: TcpStream, cut: &AtomicU8, happened: &Notify) -> Option<()> {
+    let (mut from_client, mut to_client) = client.into_split();
+    let (mut from_server, mut to_server) = server.into_split();
+    let answers = async {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let read = from_server.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
+            if cut.load(Ordering::SeqCst) != ANSWERS_AWAITED {
+                to_client.write_all(&bytes[..read]).await.ok()?;
+            } else if bytes[..read].ends_with(IDLE) {
+                // The transaction is over at the server. Nobody hears it.
+                cut.store(Cut::Nothing as u8, Ordering::SeqCst);
+                happened.notify_one();
+                return Some(());
+            }
+        }
+    };
+    let calls = async {
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let read = from_client.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
+            match cut.load(Ordering::SeqCst) {
+                now if now == Cut::Calls as u8 => {
+                    cut.store(Cut::Nothing as u8, Ordering::SeqCst);
+                    happened.notify_one();
+                    return Some(());
+                }
+                now if now == Cut::Silence as u8 => {
+                    cut.store(Cut::Nothing as u8, Ordering::SeqCst);
+                    happened.notify_one();
+                    // Read on, so that the client notices nothing.
+                    while from_client.read(&mut bytes).await.is_ok_and(|read| read > 0) {}
+                    return Some(());
+                }
+                now if now == Cut::Answers as u8 => cut.store(ANSWERS_AWAITED, Ordering::SeqCst),
+                _ => {}
+            }
+            to_server.write_all(&bytes[..read]).await.ok()?;
+        }
+    };
+    tokio::select! {
+        done = answers => done,
+        done = calls => done,
+    }
+}
