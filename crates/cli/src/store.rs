@@ -79,8 +79,13 @@ async fn status(target: &Target) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some(seen) => {
-            println!("standing       CLOSED: epoch {} and token {} were seen before;", seen.epoch, seen.token);
-            println!("               it was restored from an older state. See `semel store acknowledge --help`.");
+            println!(
+                "standing       CLOSED: epoch {} and token {} were seen before;",
+                seen.epoch, seen.token
+            );
+            println!(
+                "               it was restored from an older state. See `semel store acknowledge --help`."
+            );
             Ok(ExitCode::from(3))
         }
     }

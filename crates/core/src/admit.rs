@@ -58,6 +58,9 @@ impl Call {
     }
 }
 
+/// Most tasks under way at which a claim is still withdrawn; beyond it, it is left to lapse.
+const WITHDRAWALS_MAX: usize = 20_000;
+
 /// A claim on its way. Dropped while its answer is still owed, it is withdrawn.
 struct Asking<'a> {
     inner: &'a Arc<Inner>,
@@ -91,7 +94,9 @@ impl Asking<'_> {
 
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
-        if self.owed && !mutant::on("ambiguous-claim-left") {
+        if self.owed && self.inner.track.running() >= WITHDRAWALS_MAX {
+            tracing::error!(operation = %self.request.operation, "too many claims to withdraw; this one is left to lapse");
+        } else if self.owed && !mutant::on("ambiguous-claim-left") {
             let inner = self.inner.clone();
             let request = self.request.clone();
             let running = inner.track.enter();
@@ -116,7 +121,7 @@ impl Inner {
         let mut waiting = None;
         let mut trouble: Option<Duration> = None;
         loop {
-            let ring = waiting.as_ref().map(crate::wait::Waiting::ring);
+            let ring = waiting.as_ref().and_then(crate::wait::Waiting::ring);
             let answer = asking.ask(settings.store_patience).await;
             if answer.is_ok() {
                 trouble = None;
@@ -142,6 +147,10 @@ impl Inner {
                 }
                 Ok(Claim::OtherVersion { version }) => match call.fingerprint.under(version) {
                     Some(print) => asking.request.print = print.clone(),
+                    None if version > call.fingerprint.current().version => {
+                        let retry_after = self.tally.retry_after(call.operation.scope().route());
+                        return Err(Refusal::KeyNotLoaded { version, retry_after });
+                    }
                     None => return Err(Refusal::Incomparable { version }),
                 },
                 Ok(claim) => return self.judge(call, claim),
@@ -206,7 +215,8 @@ impl Inner {
     /// The store did not answer in time, or must not be believed.
     fn outage(&self, call: &Call, error: &Error) -> Result<Admission, Refusal> {
         let open = call.policy.settings().outage == Outage::Open || mutant::on("outage-runs");
-        if open && error.kind() != Kind::WentBack {
+        // A store that answered, and must not be believed or cannot be read, is no outage.
+        if open && (error.is_retryable() || error.outcome_is_unknown()) {
             Tally::count(&self.tally.unprotected);
             tracing::warn!(operation = %call.operation, %error, "the store is away; running unprotected as declared");
             return Ok(Admission::Unprotected);
@@ -221,10 +231,19 @@ impl Inner {
     /// Asking again with the same nonce is the only proof; and once released, a late copy of the
     /// claim is told [`Claim::Withdrawn`].
     async fn withdraw(&self, request: Request) {
-        let claim = self.insist(request.nonce, || self.store.claim(&request)).await;
-        if let Claim::Granted(lease) = claim {
+        let Ok(_turn) = self.withdrawals.acquire().await else { return };
+        let holder = match self.insist(request.nonce, || self.store.claim(&request)).await {
+            Claim::Granted(lease) => Some(lease.holder),
+            // It lapsed while the store was away, and somebody called it unknown. Nobody ran it.
+            Claim::Unknown { .. } => {
+                let record = self.insist(request.nonce, || self.store.get(request.operation.id())).await;
+                record.filter(|record| record.nonce == request.nonce).map(|record| record.holder())
+            }
+            _ => None,
+        };
+        if let Some(holder) = holder {
             Tally::count(&self.tally.withdrawn);
-            let release = Release { holder: lease.holder };
+            let release = Release { holder };
             self.insist(request.nonce, || self.store.release(&release)).await;
             self.waiters.wake(request.operation.id());
         }

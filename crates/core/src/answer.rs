@@ -103,6 +103,16 @@ pub enum Refusal {
         /// When to come back.
         retry_after: Duration,
     },
+    /// The stored fingerprint was made with a key this process has not loaded yet; nothing ran.
+    #[error(
+        "the stored fingerprint was made with a newer key, version {version}; come back in {retry_after:?}"
+    )]
+    KeyNotLoaded {
+        /// That version. Ask [`Once::fingerprinter`](crate::Once::fingerprinter) again to load it.
+        version: u32,
+        /// When to come back.
+        retry_after: Duration,
+    },
     /// The stored fingerprint was made with a key that is gone; nothing ran.
     #[error("the stored fingerprint was made with key version {version}, which is gone")]
     Incomparable {

@@ -94,7 +94,7 @@ impl Attempt {
     /// Whether the lease is lost: another attempt or an operator has taken the operation over, or
     /// no renewal got through in time.
     pub fn is_lost(&self) -> bool {
-        self.standing.is_lost()
+        self.remaining().is_zero()
     }
 
     /// Ends when the lease is lost. An effect that can still turn back should race against this;

@@ -132,18 +132,20 @@ impl Request {
         }
     }
 
-    /// Whether this attempt was released earlier, and others came and went since.
+    /// Whether this attempt ended earlier, and others came and went since.
     fn was_withdrawn(&self, record: &Record) -> bool {
+        let ended = |kind| matches!(kind, Kind::Released | Kind::Reclaimed | Kind::TakenOver);
         let mut events = record.history.events().iter();
-        events.any(|event| event.kind == Kind::Released && event.nonce == self.nonce)
+        events.any(|event| ended(event.kind) && event.nonce == self.nonce)
     }
 
     /// This attempt's own nonce is there: the claim was applied before, and its answer got lost.
     fn repeat(&self, record: &Record, at: Moment) -> Step<Claim> {
         match record.state {
             State::InProgress if record.is_lapsed(at.now) => {
+                // Nobody ran meanwhile: the attempt begins only now.
                 let lease_until = at.now.after(self.terms.lease);
-                let renewed = Record { lease_until, ..record.clone() };
+                let renewed = Record { attempt_at: at.now, lease_until, ..record.clone() };
                 Step::writing(granted(&renewed), renewed)
             }
             State::InProgress => Step::told(granted(record)),

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, poll_immediate, select};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::admit::{Admission, Call, Grant};
 use crate::answer::{Answer, Ending, Origin, Refusal};
@@ -37,13 +37,19 @@ pub(crate) struct Inner {
     pub(crate) waiters: Waiters,
     pub(crate) tally: Tally,
     pub(crate) track: Track,
+    /// A few at a time: when the store comes back, completions must not queue behind them.
+    pub(crate) withdrawals: Semaphore,
 }
+
+/// Claims withdrawn at the same time.
+const WITHDRAWALS_AT_ONCE: usize = 32;
 
 impl Once {
     /// Over a store and a runtime.
     pub fn new(store: Arc<dyn EffectStore>, runtime: Arc<dyn Runtime>) -> Self {
         let (waiters, tally, track) = Default::default();
-        Self(Arc::new(Inner { store, runtime, waiters, tally, track }))
+        let withdrawals = Semaphore::new(WITHDRAWALS_AT_ONCE);
+        Self(Arc::new(Inner { store, runtime, waiters, tally, track, withdrawals }))
     }
 
     /// Runs `effect` if this operation has not run, and otherwise answers as it did.
@@ -64,6 +70,7 @@ impl Once {
         Work: Future<Output: Into<Ending>> + Send + 'static,
     {
         let call = Call::new(scope, key, fingerprint, policy.clone());
+        let _running = self.0.track.enter();
         match self.0.admit(&call).await? {
             Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
             Admission::Run(grant) => self.launch(call, Some(grant), effect).await,
@@ -130,7 +137,10 @@ impl Inner {
         let Some(Grant { lease, .. }) = grant else { return std::future::pending().await };
         let renew = Renew { holder: lease.holder, lease: lease.granted };
         loop {
-            self.runtime.sleep(lease.granted / 3).await;
+            // Every third of the lease, and once more right at its end: the effect must hear of that.
+            let left = standing.deadline().saturating_sub(self.runtime.elapsed());
+            let pause = if standing.is_lost() { lease.granted / 3 } else { left.min(lease.granted / 3) };
+            self.runtime.sleep(pause.max(Duration::from_millis(1))).await;
             let sent = self.runtime.elapsed();
             if mutant::on("never-renews") {
                 continue;

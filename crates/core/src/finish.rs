@@ -15,11 +15,11 @@ use crate::execute::Inner;
 use crate::lease::Nonce;
 use crate::outcome::{Body, Outcome};
 use crate::policy::DEFAULTS;
-use crate::record::{Recovery, State};
+use crate::record::{Record, Recovery, State};
 use crate::runtime::within;
 use crate::store::Pending;
 use crate::tally::Tally;
-use crate::verbs::{Complete, Completion, MarkUnknown, Release, Stale, Witness};
+use crate::verbs::{Change, Complete, Completion, MarkUnknown, Release, Stale, Witness};
 use crate::{mutant, seal};
 
 /// The caller, who may have gone away.
@@ -44,7 +44,10 @@ impl Inner {
                 let release = Release { holder: grant.lease.holder };
                 let mut tell = Telling(Some((tell, Ok(Answer { outcome, origin: Origin::NothingHappened }))));
                 // True whether or not the store hears of it; if it does not, the lease lapses.
-                self.insist_or(call, || self.store.release(&release), || tell.now()).await;
+                let released = self.insist_or(call, || self.store.release(&release), || tell.now()).await;
+                if let Change::Refused(stale) = released {
+                    tracing::warn!(operation = %call.operation, ?stale, "nothing happened, but another attempt counts");
+                }
                 tell.now();
             }
             Ending::Unknown(why) => {
@@ -100,8 +103,14 @@ impl Inner {
     async fn superseded(&self, call: &Call, stale: Stale) -> Result<Answer, Refusal> {
         Tally::count(&self.tally.refused_outcomes);
         tracing::error!(operation = %call.operation, ?stale, "an outcome was refused: possible double effect");
-        match self.store.get(call.operation.id()).await {
-            Ok(Some(record)) if record.state == State::Completed => {
+        let patience = call.policy.settings().store_patience;
+        let record = within(&*self.runtime, patience, self.store.get(call.operation.id())).await;
+        let ours = |record: &Record| {
+            let print = call.fingerprint.under(record.print.version);
+            record.state == State::Completed && print.is_some_and(|print| print.digest == record.print.digest)
+        };
+        match record.unwrap_or(Ok(None)) {
+            Ok(Some(record)) if ours(&record) => {
                 match self.replay(call, &record.outcome.unwrap_or_default())? {
                     Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
                     _ => Err(NOT_KNOWN),

@@ -82,6 +82,12 @@ impl Key {
         }
     }
 
+    /// Takes back what [`as_str`](Self::as_str) gave and a store kept: no quotes are removed, since a
+    /// key may itself begin with one.
+    pub fn from_stored(text: &str) -> Result<Self, Invalid> {
+        Self::bare(text.as_bytes())
+    }
+
     /// The key without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -156,6 +162,8 @@ mod tests {
         assert_eq!(Key::parse(b"\"a-b-c\""), Key::parse(b"a-b-c"));
         assert_eq!(Key::parse(b"\"a\\\"b\\\\\"").unwrap().as_str(), "a\"b\\");
         assert_eq!(Key::parse(b"  abc \t").unwrap().as_str(), "abc");
+        let quote = Key::parse(b"\"\\\"abc\"").unwrap();
+        assert_eq!(Key::from_stored(quote.as_str()), Ok(quote), "a stored key comes back as it was");
     }
 
     #[test]

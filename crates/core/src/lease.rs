@@ -28,13 +28,19 @@ pub struct Nonce([u8; 16]);
 
 impl Nonce {
     /// A new random nonce, from a cryptographic generator that the operating system seeds. Asking
-    /// the operating system each time would cost more than all the rest of a replay.
+    /// the operating system each time would cost more than all the rest of a replay. The process id
+    /// is mixed in: a forked child goes on with its parent's generator, and must not repeat it. A
+    /// copy of a running virtual machine would; restart the processes in it.
     ///
     /// # Panics
     /// When the operating system has no randomness to seed with. Going on with a guessable nonce
     /// would let two attempts pass for one.
     pub fn random() -> Self {
-        Self(rand::random())
+        let mut bytes: [u8; 16] = rand::random();
+        for (byte, id) in bytes.iter_mut().zip(std::process::id().to_le_bytes()) {
+            *byte ^= id;
+        }
+        Self(bytes)
     }
 
     /// Takes back what a store kept.

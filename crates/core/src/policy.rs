@@ -18,6 +18,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// Most header and trailer lines kept.
+const LINES_MAX: usize = 1000;
+
 /// Every default, in one place.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -171,6 +174,13 @@ impl Policy {
     pub(crate) fn kept<'a>(&self, outcome: &'a Outcome) -> Cow<'a, Outcome> {
         let Settings { redaction, outcome_bytes_max, .. } = &*self.0;
         let body = outcome.body_bytes().filter(|body| !body.is_empty());
+        let lines = || outcome.headers.iter().chain(&outcome.trailers);
+        let head_bytes: usize = lines().map(|line| line.name.len() + line.value.len()).sum();
+        if head_bytes > *outcome_bytes_max || lines().count() > LINES_MAX {
+            // Headers beyond all measure: what is kept is that it happened, and with which status.
+            let body = Body::NotKept { bytes: body.map(|body| body.len() as u64) };
+            return Cow::Owned(Outcome { status: outcome.status, body, ..Outcome::default() });
+        }
         let too_large = body.is_some_and(|body| body.len() > *outcome_bytes_max);
         let unredacted = redaction.headers.is_empty() && redaction.body.is_none();
         if !too_large && (unredacted || crate::mutant::on("stored-unredacted")) {

@@ -39,16 +39,17 @@ pub(crate) async fn within<Work: Future + Unpin>(
 
 /// The tokio runtime that is current where it is used.
 #[cfg(feature = "tokio")]
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Tokio {
     start: tokio::time::Instant,
+    home: Option<tokio::runtime::Handle>,
 }
 
 #[cfg(feature = "tokio")]
 impl Tokio {
-    /// Counts time from now.
+    /// Counts time from now. Made inside a runtime, it spawns there also from threads outside.
     pub fn new() -> Self {
-        Self { start: tokio::time::Instant::now() }
+        Self { start: tokio::time::Instant::now(), home: tokio::runtime::Handle::try_current().ok() }
     }
 }
 
@@ -62,7 +63,13 @@ impl Default for Tokio {
 #[cfg(feature = "tokio")]
 impl Runtime for Tokio {
     fn spawn(&self, work: Boxed<()>) {
-        tokio::spawn(work);
+        let here = tokio::runtime::Handle::try_current().ok();
+        match here.as_ref().or(self.home.as_ref()) {
+            Some(handle) => drop(handle.spawn(work)),
+            // What is lost here was a courtesy (a claim to withdraw): effects are spawned by callers
+            // that are polled, and so inside a runtime.
+            None => tracing::error!("a task was dropped: there is no tokio runtime to run it"),
+        }
     }
 
     fn sleep(&self, wait: Duration) -> Boxed<()> {

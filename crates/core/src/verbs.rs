@@ -162,7 +162,8 @@ pub enum Change {
     Refused(Stale),
 }
 
-/// The holder reports that nothing happened.
+/// The newest attempt reports that nothing happened. Its word counts also after others called it
+/// unknown: it knows what it did not do.
 #[derive(Clone, Debug)]
 pub struct Release {
     /// Who says so.
@@ -180,7 +181,7 @@ impl Verb for Release {
     fn decide(&self, current: Option<&Record>, at: Moment) -> Step<Change> {
         match current {
             Some(record) if record.is_held_by(&self.holder) => match record.state {
-                State::InProgress => {
+                State::InProgress | State::Unknown => {
                     let released = record.moved(State::Released, at.now);
                     Step::writing(Change::Made, released.noting(at.now, Kind::Released, String::new()))
                 }

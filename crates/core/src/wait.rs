@@ -16,13 +16,14 @@ pub(crate) struct Waiters(Mutex<HashMap<OperationId, Arc<Notify>>>);
 pub(crate) struct Waiting<'a> {
     waiters: &'a Waiters,
     operation: OperationId,
-    bell: Arc<Notify>,
+    /// Always there until dropped.
+    bell: Option<Arc<Notify>>,
 }
 
 impl Waiters {
     pub(crate) fn listen(&self, operation: OperationId) -> Waiting<'_> {
         let bell = self.lock().entry(operation).or_default().clone();
-        Waiting { waiters: self, operation, bell }
+        Waiting { waiters: self, operation, bell: Some(bell) }
     }
 
     /// Rings: everybody who waits looks again.
@@ -39,16 +40,17 @@ impl Waiters {
 
 impl Waiting<'_> {
     /// The next ring. Take it *before* looking at the record, or the ring may be missed.
-    pub(crate) fn ring(&self) -> OwnedNotified {
-        self.bell.clone().notified_owned()
+    pub(crate) fn ring(&self) -> Option<OwnedNotified> {
+        self.bell.clone().map(Notify::notified_owned)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         let mut bells = self.waiters.lock();
-        // Two holders are the map and this one; a ring still awaited is dropped with its waiter.
-        if Arc::strong_count(&self.bell) <= 2 {
+        // Let go under the lock, so that of two who leave together the second sees that it is the last.
+        self.bell = None;
+        if bells.get(&self.operation).is_some_and(|bell| Arc::strong_count(bell) == 1) {
             bells.remove(&self.operation);
         }
     }

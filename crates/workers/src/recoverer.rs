@@ -8,12 +8,13 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::{Either, select};
+use futures_util::{FutureExt, StreamExt};
 use semel_core::runtime::Boxed;
 use semel_core::verbs::{Change, Finding, MarkUnknown, Settle, Settler, Witness};
 use semel_core::{
@@ -109,9 +110,10 @@ pub struct Recoverer {
 #[derive(Default)]
 struct Memory {
     open: BTreeMap<OperationId, Pace>,
-    /// When a pass began, and the highest token given by then.
+    /// When each completed pass began, and the highest token given by then.
     floors: VecDeque<(Duration, Token)>,
     full_pass_at: Option<Duration>,
+    epoch: u64,
 }
 
 /// How often an operation was asked about, and when it may be again.
@@ -166,15 +168,19 @@ impl Recoverer {
     pub async fn pass(&mut self) -> Result<Report, Error> {
         let start = self.runtime.elapsed();
         // Taken before looking: whatever gets a larger token later is seen by a later pass.
-        let ceiling = self.store.status().await?.mark.token;
+        let mark = self.store.status().await?.mark;
+        if std::mem::replace(&mut self.memory.epoch, mark.epoch) != mark.epoch {
+            // A restored store was accepted: what was known of it is of another state.
+            self.memory = Memory { epoch: mark.epoch, ..Memory::default() };
+        }
         let mut report = Report::default();
         let mut due = Vec::new();
         let mut seen = BTreeMap::new();
-        let mut after = self.memory.floor(start);
+        let (mut after, is_full) = self.memory.floor(start);
         let now = loop {
             let page = self.store.unsettled(after, PAGE).await?;
             for record in page.records {
-                self.look(record, page.now, start, &mut report, &mut seen, &mut due).await?;
+                self.look(record, page.now, start, &mut report, &mut seen, &mut due).await;
             }
             match page.next {
                 Some(next) => after = next,
@@ -182,14 +188,22 @@ impl Recoverer {
             }
         };
         for id in self.memory.unseen(&seen) {
-            if let Some(record) = self.store.get(id).await?.filter(is_open) {
-                self.look(record, now, start, &mut report, &mut seen, &mut due).await?;
+            match self.store.get(id).await {
+                Ok(Some(record)) if is_open(&record) => {
+                    self.look(record, now, start, &mut report, &mut seen, &mut due).await;
+                }
+                Ok(_) => {}
+                // One record that cannot be read must not keep the others from being recovered.
+                Err(error) => {
+                    tracing::warn!(operation = %id, %error, "an open operation cannot be looked at");
+                    seen.insert(id, self.memory.open.get(&id).copied().unwrap_or_default());
+                }
             }
         }
         report.asked = due.len() as u64;
         report.settled = self.ask_all(due).await;
         report.unknown -= report.settled.min(report.unknown);
-        self.memory.remember(start, ceiling, seen);
+        self.memory.remember(start, mark.token, is_full, seen);
         Ok(report)
     }
 
@@ -202,7 +216,7 @@ impl Recoverer {
         report: &mut Report,
         seen: &mut BTreeMap<OperationId, Pace>,
         due: &mut Vec<Record>,
-    ) -> Result<(), Error> {
+    ) {
         let id = record.operation.id();
         let mut pace = self.memory.open.get(&id).copied().unwrap_or_default();
         let mut unknown = record.state == State::Unknown;
@@ -212,8 +226,15 @@ impl Recoverer {
                 witness: Witness::Lapse { operation: id, token: record.token },
                 note: "found lapsed by the recoverer".into(),
             };
-            unknown = self.store.mark_unknown(&mark).await? == Change::Made;
-            report.lapsed += u64::from(unknown);
+            match self.store.mark_unknown(&mark).await {
+                Ok(change) => {
+                    unknown = change == Change::Made;
+                    report.lapsed += u64::from(unknown);
+                }
+                Err(error) => {
+                    tracing::warn!(operation = %record.operation, %error, "a lapsed claim cannot be marked yet")
+                }
+            }
         }
         report.unknown += u64::from(unknown);
         let may_ask = now >= record.may_ask_at() || mutant::on("asked-too-early");
@@ -224,7 +245,6 @@ impl Recoverer {
             due.push(record);
         }
         seen.insert(id, pace);
-        Ok(())
     }
 
     /// Asks about all that is due, a few at a time. Returns how many were settled.
@@ -252,8 +272,10 @@ impl Recoverer {
             nonce: record.nonce,
             claimed_at: record.attempt_at,
         };
-        let reply = match select(whom.ask(question), self.runtime.sleep(ASK_TIMEOUT)).await {
-            Either::Left((reply, _)) => reply,
+        let asking = AssertUnwindSafe(async { whom.ask(question).await }).catch_unwind();
+        let reply = match select(pin!(asking), self.runtime.sleep(ASK_TIMEOUT)).await {
+            Either::Left((Ok(reply), _)) => reply,
+            Either::Left((Err(_), _)) => Reply::CannotTell("whoever was asked panicked".into()),
             Either::Right(_) => Reply::CannotTell(format!("no answer within {ASK_TIMEOUT:?}")),
         };
         let (finding, refused_through) = match reply {
@@ -283,19 +305,21 @@ fn is_open(record: &Record) -> bool {
 }
 
 impl Memory {
-    /// Where a pass starts. Not at the newest token seen: claims that got theirs earlier may have
-    /// become visible later, so it goes back to a pass that is old enough.
-    fn floor(&mut self, now: Duration) -> Token {
+    /// Where a pass starts, and whether that is the beginning. Not at the newest token seen: claims
+    /// that got theirs earlier may have become visible later. A ceiling is a floor only once another
+    /// pass, begun long enough after it, has looked above it.
+    fn floor(&mut self, now: Duration) -> (Token, bool) {
         if self.full_pass_at.is_none_or(|at| now >= at) {
-            self.full_pass_at = Some(now + FULL_PASS);
-            return Token(0);
+            return (Token(0), true);
         }
-        while self.floors.get(1).is_some_and(|(at, _)| now.saturating_sub(*at) >= LATE_COMMIT_MAX) {
+        let last = self.floors.back().map_or(Duration::ZERO, |(at, _)| *at);
+        let is_old = |at: Duration| last.saturating_sub(at) >= LATE_COMMIT_MAX;
+        while self.floors.get(1).is_some_and(|(at, _)| is_old(*at)) {
             self.floors.pop_front();
         }
         match self.floors.front() {
-            Some((at, token)) if now.saturating_sub(*at) >= LATE_COMMIT_MAX => *token,
-            _ => Token(0),
+            Some((at, token)) if is_old(*at) => (*token, false),
+            _ => (Token(0), true),
         }
     }
 
@@ -304,13 +328,23 @@ impl Memory {
         self.open.keys().filter(|id| !seen.contains_key(*id)).copied().collect()
     }
 
-    fn remember(&mut self, start: Duration, ceiling: Token, seen: BTreeMap<OperationId, Pace>) {
-        self.open = seen;
-        if self.open.len() > REMEMBERED_MAX {
-            self.open.clear();
+    fn remember(
+        &mut self,
+        start: Duration,
+        ceiling: Token,
+        was_full: bool,
+        seen: BTreeMap<OperationId, Pace>,
+    ) {
+        if seen.len() > REMEMBERED_MAX {
+            // Too many to watch one by one: the next pass starts from the beginning again.
             self.full_pass_at = None;
+            self.floors.clear();
         } else {
             self.floors.push_back((start, ceiling));
+            if was_full {
+                self.full_pass_at = Some(start + FULL_PASS);
+            }
         }
+        self.open = seen;
     }
 }

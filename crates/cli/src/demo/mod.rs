@@ -76,7 +76,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             tally.took.as_secs_f32()
         );
     }
-    println!("\nCounted at the bank: a duplicate is a client charged again, missing is paid but never charged.");
+    println!(
+        "\nCounted at the bank: a duplicate is a client charged again, missing is paid but never charged."
+    );
     let safe = rows.last().is_some_and(|(_, tally)| tally.duplicates == 0 && tally.missing == 0);
     Ok(if safe { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -124,7 +126,8 @@ impl Run {
         let keys: Vec<Vec<String>> = (0..self.workers)
             .map(|worker| (0..self.payments).map(|n| format!("{}-{worker}-{n}", &nonce[..12])).collect())
             .collect();
-        let clients: Vec<_> = keys.iter().cloned().map(|keys| tokio::spawn(self.clone().client(keys))).collect();
+        let clients: Vec<_> =
+            keys.iter().cloned().map(|keys| tokio::spawn(self.clone().client(keys))).collect();
         let served = tokio::spawn(self.clone().keep_serving());
         let all = async {
             for client in clients {

@@ -11,7 +11,9 @@ use anyhow::Context;
 use clap::Args;
 use semel::policy::Policy;
 use semel::runtime::Tokio;
-use semel::{Attempt, Ending, Fingerprinter, Once, Origin, Outcome, Question, Recoverer, Recovery, Reply, Scope, Token};
+use semel::{
+    Attempt, Ending, Fingerprinter, Once, Origin, Outcome, Question, Recoverer, Recovery, Reply, Scope, Token,
+};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::sync::{mpsc, oneshot};
 
@@ -122,11 +124,18 @@ impl Shield {
             async move {
                 let (key, token) = (question.operation.key().to_string(), question.token);
                 let done = bank.call(|call| FromService::Ask { call, key, token: token.0 }).await;
-                if done { Reply::Done(Outcome::text("paid")) } else { Reply::Never { refused_through: token } }
+                if done {
+                    Reply::Done(Outcome::text("paid"))
+                } else {
+                    Reply::Never { refused_through: token }
+                }
             }
         };
-        let recoverer =
-            Recoverer::new(store, runtime).every(Duration::from_millis(100)).ask("pay", policy.clone(), Arc::new(ask));
+        let recoverer = Recoverer::new(store, runtime).every(Duration::from_millis(100)).ask(
+            "pay",
+            policy.clone(),
+            Arc::new(ask),
+        );
         tokio::spawn(recoverer.run(std::future::pending()));
         Ok(Self { once, prints, policy })
     }

@@ -19,7 +19,8 @@ fn the_demo_shows_duplicates_without_semel_and_none_with_it() {
     for engine in engines() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let url = engine.fresh(dir.path());
-        let output = semel(&["demo", "--workers", "40", "--payments", "10", "--crashes", "4", "--store", &url]);
+        let output =
+            semel(&["demo", "--workers", "40", "--payments", "10", "--crashes", "4", "--store", &url]);
         let shown = text(&output.stdout);
         assert!(output.status.success(), "{shown}\n{}", text(&output.stderr));
         let counts = |row: &str| -> Vec<u64> {

@@ -15,8 +15,8 @@ use semel::policy::Policy;
 use semel::runtime::Tokio;
 use semel::verbs::{Change, Finding, Settle, Settler};
 use semel::{
-    Attempt, EffectStore, Nonce, Once, Operation, Outcome, Question, Record, Recoverer, Recovery, Refusal, Reply, Scope,
-    State,
+    Attempt, EffectStore, Nonce, Once, Operation, Outcome, Question, Record, Recoverer, Recovery, Refusal,
+    Reply, Scope, State,
 };
 
 use crate::engines::{Engine, engines};
@@ -46,7 +46,12 @@ impl Place {
 }
 
 fn policy(recovery: Recovery) -> Policy {
-    Policy::builder().recovery(recovery).lease(LEASE).run_max(RUN_MAX).build().expect("the policy makes sense")
+    Policy::builder()
+        .recovery(recovery)
+        .lease(LEASE)
+        .run_max(RUN_MAX)
+        .build()
+        .expect("the policy makes sense")
 }
 
 fn operation(key: &str) -> Operation {
@@ -77,7 +82,11 @@ fn victim() {
         once.run(operation.scope().clone(), operation.key().clone(), print, &policy(recovery), effect).await
     });
     let told = match told {
-        Ok(answer) => format!("{:?} {}", answer.origin, String::from_utf8_lossy(answer.outcome.body_bytes().expect("kept"))),
+        Ok(answer) => format!(
+            "{:?} {}",
+            answer.origin,
+            String::from_utf8_lossy(answer.outcome.body_bytes().expect("kept"))
+        ),
         Err(Refusal::InFlight { .. }) => "in flight".into(),
         Err(Refusal::OutcomeUnknown { .. }) => "unknown".into(),
         Err(other) => format!("refused: {other}"),
@@ -94,7 +103,8 @@ async fn park_if(park: &str, here: &str, effects: &Path) {
 
 /// One line, one write: what the outside world saw.
 fn append(path: &Path, line: &str) {
-    let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).expect("the ledger opens");
+    let mut file =
+        std::fs::OpenOptions::new().create(true).append(true).open(path).expect("the ledger opens");
     file.write_all(format!("{line}\n").as_bytes()).expect("the ledger takes a line");
     file.sync_all().expect("the ledger is on disk");
 }
@@ -124,7 +134,8 @@ impl Scene<'_> {
         };
         let recovery = (self.recovery as u8).to_string();
         let paths = [effects.display().to_string(), report.display().to_string()];
-        let order = [&self.url, self.operation.key().as_str(), &recovery, park, &paths[0], &paths[1]].join("\n");
+        let order =
+            [&self.url, self.operation.key().as_str(), &recovery, park, &paths[0], &paths[1]].join("\n");
         let mut command = Command::new(std::env::current_exe().expect("the test knows where it is"));
         command.args(["--exact", "crash::victim", "--nocapture", "--test-threads=1"]).env(CHILD, order);
         command.stdout(Stdio::null()).stderr(Stdio::null()).env_remove("SEMEL_TEST_LEDGER");
@@ -199,16 +210,23 @@ fn a_crash_anywhere_under_ask_is_recovered_without_a_person_and_without_a_second
         let effects = scene.dir.path().join("effects");
         let ask = move |question: Question| {
             let key = question.operation.key().to_string();
-            let seen = std::fs::read_to_string(&effects).is_ok_and(|text| text.lines().any(|line| line == key));
+            let seen =
+                std::fs::read_to_string(&effects).is_ok_and(|text| text.lines().any(|line| line == key));
             // The victim is dead, so nothing of its attempt can still be on its way.
             let never = Reply::Never { refused_through: question.token };
             async move { if seen { Reply::Done(Outcome::text("charged")) } else { never } }
         };
-        let mut recoverer = Recoverer::new(store.clone(), Arc::new(Tokio::new()))
-            .every(Duration::ZERO)
-            .ask("charge", policy(Recovery::Ask), Arc::new(ask));
+        let mut recoverer = Recoverer::new(store.clone(), Arc::new(Tokio::new())).every(Duration::ZERO).ask(
+            "charge",
+            policy(Recovery::Ask),
+            Arc::new(ask),
+        );
         let start = Instant::now();
-        while scene.record(&store).await.is_some_and(|record| matches!(record.state, State::InProgress | State::Unknown)) {
+        while scene
+            .record(&store)
+            .await
+            .is_some_and(|record| matches!(record.state, State::InProgress | State::Unknown))
+        {
             assert!(start.elapsed() < PATIENCE, "{place:?}: never recovered");
             recoverer.pass().await.expect("the recoverer reaches the store");
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -46,7 +46,8 @@ impl Engine {
         };
         let name = format!("semel_e2e_{}", &semel::Nonce::random().to_string()[..12]);
         self.psql(server, &format!("CREATE DATABASE {name}"));
-        let (base, query) = server.split_once('?').map_or((server.as_str(), ""), |(base, query)| (base, query));
+        let (base, query) =
+            server.split_once('?').map_or((server.as_str(), ""), |(base, query)| (base, query));
         let (host, _) = base.rsplit_once('/').expect("the URL names a database");
         let query = if query.is_empty() { String::new() } else { format!("?{query}") };
         format!("{host}/{name}{query}")

@@ -110,10 +110,16 @@ impl Horizon {
         } else {
             None
         };
+        let mut rest = self.rest();
+        if why.is_none() && rest.behind.as_ref().is_some_and(|behind| found.mark.epoch <= behind.from.epoch) {
+            // Others, who had not seen as much, went on until the numbers fit again. What was
+            // forgotten stays forgotten: only an operator's new epoch opens the store.
+            rest.looked = Some(Instant::now());
+            return;
+        }
         if why.is_none() {
             self.token.fetch_max(found.mark.token.0, Ordering::SeqCst);
         }
-        let mut rest = self.rest();
         rest.behind = why.map(|why| Behind { from: seen.mark.max(found.mark), why });
         rest.looked = Some(Instant::now());
         if why.is_none() {

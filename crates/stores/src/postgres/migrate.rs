@@ -81,12 +81,7 @@ async fn server(live: &Live, options: &Options, place: &str) -> Result<Server, E
         let sentence = format!("search_path at {place} names no schema that exists; create one or set it");
         Error::new(Kind::Misconfigured, sentence)
     })?;
-    Ok(Server {
-        schema,
-        may_create: get(row, 4)?,
-        role: get(row, 5)?,
-        migrated: get(row, 6)?,
-    })
+    Ok(Server { schema, may_create: get(row, 4)?, role: get(row, 5)?, migrated: get(row, 6)? })
 }
 
 async fn applied(live: &Live, options: &Options) -> Result<Vec<Applied>, Fault> {

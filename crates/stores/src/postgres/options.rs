@@ -96,6 +96,10 @@ impl Options {
         if self.call_timeout < Duration::from_millis(1) || self.lock_timeout < Duration::from_millis(1) {
             return wrong("call_timeout and lock_timeout must be at least a millisecond");
         }
+        let longest = self.call_timeout.max(self.connect_wait).max(self.connect_timeout);
+        if longest > Duration::from_secs(3600) {
+            return wrong("call_timeout, connect_wait and connect_timeout must be an hour at most");
+        }
         if self.lock_timeout >= self.call_timeout {
             return wrong("lock_timeout must be shorter than call_timeout");
         }

@@ -35,18 +35,10 @@ fn operation(row: &Row, at: usize) -> Result<Operation, Error> {
         None => Scope::shared(namespace, route),
     };
     let scope = scope.map_err(|error| damaged("scope").because(error))?;
-    let key = key(get(row, at + 4)?).map_err(|error| damaged("key").because(error))?;
+    let key = Key::from_stored(get(row, at + 4)?).map_err(|error| damaged("key").because(error))?;
     let operation = Operation::new(scope, key);
     // The id is a digest of the names: if they disagree, one of them is wrong.
     if operation.id() == id { Ok(operation) } else { Err(damaged("id")) }
-}
-
-/// A stored key has lost its quotes; a key that itself starts with one must not lose it again.
-fn key(stored: &str) -> Result<Key, semel_core::key::Invalid> {
-    match stored.starts_with('"') {
-        true => Key::parse(format!("\"{}\"", stored.replace('\\', "\\\\").replace('"', "\\\"")).as_bytes()),
-        false => stored.parse(),
-    }
 }
 
 /// Reads all but the identity, from the column `state` on.
@@ -218,7 +210,7 @@ mod tests {
     fn a_key_that_starts_with_a_quote_comes_back_as_it_was() {
         for written in [r#""\"a\\b\"""#, r#""plain""#, r#"bare"#, r#""\\\"""#] {
             let parsed = Key::parse(written.as_bytes()).unwrap();
-            assert_eq!(key(parsed.as_str()).unwrap(), parsed);
+            assert_eq!(Key::from_stored(parsed.as_str()).unwrap(), parsed);
         }
     }
 }

@@ -83,8 +83,7 @@ async fn fetch<V: Verb>(
     let (id, clock) = (verb.operation(), shared.clock());
     let id = &id.as_bytes()[..];
     let (lock, moment) = (sql::lock(), if V::TAKES_TOKEN { sql::fresh() } else { sql::MOMENT.into() });
-    let statements: [Statement<'_>; 2] =
-        [(&lock, &[(&id, Type::BYTEA)]), (&moment, &[(&clock, Type::INT8)])];
+    let statements: [Statement<'_>; 2] = [(&lock, &[(&id, Type::BYTEA)]), (&moment, &[(&clock, Type::INT8)])];
     let answers = link.live().run(shared.call_timeout, Some(&shared.begin), &statements, End::Open).await?;
     let [locked, moment] = &answers[..] else { return Err(no_row().into()) };
     let moment = moment.first().ok_or_else(no_row)?;

@@ -22,6 +22,9 @@ use super::pool::Link;
 use super::row::{self, Columns};
 use super::{Shared, sql};
 
+/// A record that cannot be read stays; the sweeper passes it by for this long.
+const DAMAGED_LOOK_AGAIN: Duration = Duration::from_secs(3600);
+
 /// Most records looked at in one transaction.
 const CHUNK: u32 = 256;
 /// The longest rest between two chunks.
@@ -96,12 +99,20 @@ async fn chunk(
     let mut report = SweepReport { deleted: get::<i64>(first, 2)? as u64, ..SweepReport::default() };
     let (seen, last) = (get::<i64>(first, 1)? as u32, get(first, 3)?);
     let mut kept = Vec::with_capacity(rows.len());
+    let mut unreadable = Vec::new();
     for row in &rows {
-        if get::<Option<&[u8]>>(row, 4)?.is_some() {
-            kept.push(row::record(row, 4)?);
+        let Some(id) = get::<Option<&[u8]>>(row, 4)? else { continue };
+        match row::record(row, 4) {
+            Ok(record) => kept.push(record),
+            Err(error) => {
+                tracing::error!(%error, "the sweeper leaves a record that cannot be read");
+                unreadable.push(id.to_vec());
+            }
         }
     }
-    let later = Later::of(&kept, now, unknown_kept);
+    let mut later = Later::of(&kept, now, unknown_kept);
+    later.again.extend(unreadable.iter().map(|_| now.after(DAMAGED_LOOK_AGAIN).as_micros()));
+    later.ids.append(&mut unreadable);
     report.shrunk = later.small.len() as u64;
     finish(shared, link, &later).await?;
     Ok(Chunk { seen, report, last })

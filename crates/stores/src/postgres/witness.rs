@@ -5,6 +5,7 @@
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::Token;
 use semel_core::error::{Error, Kind};
@@ -29,10 +30,16 @@ pub(super) fn read(path: &Path) -> Result<Seen, Error> {
 /// Replaces the file as one step: after a crash it is the old one or the new one.
 pub(super) fn write(path: &Path, seen: Seen) -> std::io::Result<()> {
     let Some(store_id) = seen.store_id else { return Ok(()) };
+    // Others may share the file; it never goes down.
+    let is_further = |old: Seen| old.store_id == seen.store_id && old.mark >= seen.mark;
+    if read(path).is_ok_and(is_further) {
+        return Ok(());
+    }
+    static WRITES: AtomicU64 = AtomicU64::new(0);
     let hex: String = store_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let text = format!("{HEAD}\nstore {hex}\nepoch {}\ntoken {}\n", seen.mark.epoch, seen.mark.token);
     let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
+    beside.push(format!(".{}.{}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed)));
     let beside = PathBuf::from(beside);
     let mut file = File::create(&beside)?;
     file.write_all(text.as_bytes())?;

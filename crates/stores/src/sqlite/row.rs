@@ -208,8 +208,7 @@ fn operation(row: &Row<'_>) -> Result<Operation, String> {
         Some(tenant) => Scope::new(namespace, &tenant, route),
         None => Scope::shared(namespace, route),
     };
-    let key: Key =
-        text(row, 17, "key")?.parse().map_err(|error: semel_core::key::Invalid| error.to_string())?;
+    let key: Key = Key::from_stored(text(row, 17, "key")?).map_err(|error| error.to_string())?;
     Ok(Operation::new(scope.map_err(|error| error.to_string())?, key))
 }
 

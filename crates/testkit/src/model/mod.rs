@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use semel_core::history::Kind;
 use semel_core::record::{Record, Recovery, State};
-use stateright::{Checker, Model, Property};
+use stateright::{Checker, HasDiscoveries, Model, Property};
 
 use crate::ledger;
 use crate::scene::long;
@@ -80,7 +80,8 @@ fn run(recovery: Recovery, bounds: Bounds) -> Seen {
     let begun = Instant::now();
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let life = Life { recovery, bounds };
-    let checker = life.checker().threads(threads).target_state_count(bounds.states_max).spawn_bfs().join();
+    let builder = life.checker().threads(threads).target_state_count(bounds.states_max);
+    let checker = builder.finish_when(HasDiscoveries::AnyFailures).spawn_bfs().join();
     let seen = Seen { states: checker.unique_state_count(), depth: checker.max_depth() };
     println!("{recovery:?}: {seen:?} within {bounds:?}, {:?}", begun.elapsed());
     checker.assert_properties();

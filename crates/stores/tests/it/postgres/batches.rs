@@ -170,7 +170,8 @@ fn copies_of_one_call_in_one_batch_agree() {
         let mut completions = JoinSet::new();
         for copy in 0..60 {
             let (store, lease) = (store.clone(), if copy % 3 == 0 { stale } else { leases[0] });
-            completions.spawn(async move { (copy, store.complete(&complete(&lease, "paid")).await.unwrap()) });
+            completions
+                .spawn(async move { (copy, store.complete(&complete(&lease, "paid")).await.unwrap()) });
         }
         for (copy, told) in completions.join_all().await {
             match copy % 3 {

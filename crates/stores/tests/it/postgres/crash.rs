@@ -66,7 +66,9 @@ fn a_crash_around_the_commit_of_a_claim() {
             let other = store.claim(&request("claim")).await.unwrap();
             assert_eq!(matches!(other, Claim::InFlight { .. }), there, "{point}: {other:?}");
             match other {
-                Claim::Granted(lease) => drop(store.release(&Release { holder: lease.holder }).await.unwrap()),
+                Claim::Granted(lease) => {
+                    drop(store.release(&Release { holder: lease.holder }).await.unwrap())
+                }
                 _ => {
                     claim.operation = request("claim").operation;
                     let lease = granted(store.claim(&claim).await.unwrap());
