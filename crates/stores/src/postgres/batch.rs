@@ -89,8 +89,14 @@ pub(super) struct Counts {
 pub(super) type Queue = Arc<Mutex<mpsc::Receiver<Job>>>;
 
 /// Serves the queue until nobody can put anything into it, or the store ends.
-pub(super) async fn lane(shared: Arc<Shared>, queue: Queue, mut ended: watch::Receiver<bool>) {
-    let mut live = None;
+pub(super) async fn lane(
+    shared: Arc<Shared>,
+    queue: Queue,
+    mut ended: watch::Receiver<bool>,
+    mut live: Option<Live>,
+) {
+    // Before the first claim, not because of it. Failing here is not worth a word: it will be tried again.
+    let _ = connected(&shared, &mut live).await;
     while let Some(batch) = gather(&shared, &queue, &mut ended).await {
         if batch.len() == 0 {
             continue;

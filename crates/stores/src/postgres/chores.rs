@@ -100,6 +100,7 @@ pub(super) async fn status(shared: &Shared) -> Result<Status, Error> {
 pub(super) async fn acknowledge(shared: &Shared, by: &str) -> Result<Mark, Error> {
     let mut link = shared.chores.link_to_any().await?;
     let by = by.replace('\0', " ");
+    let here = link.live().here(shared.call_timeout).await?;
     let (store_id, mark) = transaction(&mut link, async |link| {
         let look: [Statement<'_>; 2] = [(sql::HOLD_META, &[]), (sql::EXAMINE, &[])];
         let answers = link.live().run(shared.call_timeout, Some(&shared.begin), &look, End::Open).await?;

@@ -32,6 +32,15 @@ impl Live {
         self.driver.abort();
     }
 
+    /// Which cluster and database this is, if the server tells.
+    pub(super) async fn here(&self, limit: Duration) -> Result<Option<String>, Error> {
+        match self.query(limit, sql::HERE, &[]).await {
+            Ok(rows) => rows.first().map_or(Ok(None), |row| get(row, 0)),
+            Err(fault) if fault.broken => Err(fault.error()),
+            Err(_) => Ok(None),
+        }
+    }
+
     /// One statement by itself, with no COMMIT to lose.
     pub(super) async fn query(
         &self,
@@ -173,8 +182,8 @@ impl Connector {
         let row = rows.first().ok_or_else(|| {
             Error::new(Kind::Schema, "the table semel_meta is empty; restore it from a backup")
         })?;
-        let found = found(row)?;
         refuse_replica(row, &self.place)?;
+        let found = Found { here: live.here(self.call_timeout).await?, ..found(row)? };
         self.horizon.judge(seen, &found);
         Ok(found)
     }
@@ -209,15 +218,16 @@ pub(super) fn refuse_replica(row: &Row, place: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// Reads `examine.sql`.
 pub(super) fn found(row: &Row) -> Result<Found, Error> {
     let store_id: &[u8] = get(row, 2)?;
     let damaged = || Error::new(Kind::Damaged, "the table semel_meta holds something that cannot be read");
     let number = |at| u64::try_from(get::<i64>(row, at)?).map_err(|_| damaged());
     Ok(Found {
         store_id: store_id.try_into().map_err(|_| damaged())?,
-        mark: Mark { epoch: number(3)?, token: Token(number(6)?) },
+        mark: Mark { epoch: number(3)?, token: Token(number(5)?) },
         home: get(row, 4)?,
-        here: get(row, 5)?,
+        here: None,
     })
 }
 

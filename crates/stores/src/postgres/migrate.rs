@@ -5,7 +5,7 @@ use semel_core::error::{Error, Kind};
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 
-use super::connect::{Live, get, refuse_replica};
+use super::connect::{Live, Param, get, refuse_replica};
 use super::fault::Fault;
 use super::options::{Migrate, Options};
 use super::sql;
@@ -101,6 +101,7 @@ async fn applied(live: &Live, options: &Options) -> Result<Vec<Applied>, Fault> 
 /// One transaction. The lock comes first; then what is missing is asked again, because another
 /// migrator may have been before us.
 async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
+    let here = live.here(options.call_timeout).await?;
     let begin = sql::begin(options.statement_timeout().as_millis(), options.lock_timeout.as_millis());
     run(live, options, &begin).await?;
     live.query(options.call_timeout, sql::MIGRATION_LOCK, &[]).await?;
@@ -111,7 +112,7 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
         run(live, options, migration.sql).await?;
         let (version, checksum) = (migration.version as i32, migration.checksum());
         let reader = migration.minimum_reader as i32;
-        let params: [super::connect::Param<'_>; 4] = [
+        let params: [Param<'_>; 4] = [
             (&version, Type::INT4),
             (&migration.name, Type::TEXT),
             (&&checksum[..], Type::BYTEA),
@@ -119,7 +120,7 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
         ];
         live.query(options.call_timeout, sql::APPLY, &params).await?;
         if migration.version == 1 {
-            create(live, options).await?;
+            create(live, options, here.as_deref()).await?;
         }
         tracing::info!(version, name = migration.name, "applied a migration of the PostgreSQL store");
     }
@@ -127,11 +128,12 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
 }
 
 /// The store's own identity and its first secret, made here and nowhere else.
-async fn create(live: &Live, options: &Options) -> Result<(), Fault> {
+async fn create(live: &Live, options: &Options, home: Option<&str>) -> Result<(), Fault> {
     let (store_id, mut secret) = (Nonce::random(), [0; 32]);
     getrandom::fill(&mut secret)
         .map_err(|error| Fault::new(Kind::Misconfigured, format!("no random bytes: {error}")))?;
-    live.query(options.call_timeout, sql::CREATE, &[(&&store_id.as_bytes()[..], Type::BYTEA)]).await?;
+    let store: [Param<'_>; 2] = [(&&store_id.as_bytes()[..], Type::BYTEA), (&home, Type::TEXT)];
+    live.query(options.call_timeout, sql::CREATE, &store).await?;
     live.query(options.call_timeout, sql::ROTATE, &[(&&secret[..], Type::BYTEA)]).await?;
     Ok(())
 }

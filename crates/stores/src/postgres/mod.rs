@@ -1,11 +1,11 @@
 //! Operations in PostgreSQL 13 or later, reached directly or through a pooler in transaction mode.
 //!
 //! One table, one row per operation; deadlines are judged by the server's clock, tokens come from a
-//! sequence. First claims and plain completions of many callers travel [together](batch), because
-//! one statement for fifty rows costs little more than one for a single row. Everything else is
-//! [one transaction](step) that locks the row, asks the core what to do, and does it.
+//! sequence. First claims and plain completions of many callers travel together, because one
+//! statement for fifty rows costs little more than one for a single row. Everything else is one
+//! transaction that locks the row, asks the core what to do, and does it.
 //!
-//! It refuses replicas, and a database that has [gone back](horizon). It needs no superuser, no
+//! It refuses replicas, and a database that was set back to an older state. It needs no superuser, no
 //! extension and no prepared statement. It does not make a server durable that was told not to be:
 //! `fsync = off` is believed.
 //!
@@ -100,11 +100,11 @@ impl PostgresStore {
         connector.examine(&live).await?;
 
         let shared = Arc::new(Shared::new(connector, horizon, &options));
-        shared.verbs.adopt(live);
         let (queue, waiting) = mpsc::channel(options.queue_max);
         let (ending, ended) = watch::channel(false);
         let waiting = Arc::new(Mutex::new(waiting));
-        let lane = |_| tokio::spawn(batch::lane(shared.clone(), waiting.clone(), ended.clone()));
+        let mut live = Some(live);
+        let lane = |_| tokio::spawn(batch::lane(shared.clone(), waiting.clone(), ended.clone(), live.take()));
         let mut tasks: Vec<_> = (0..options.lanes).map(lane).collect();
         if let Some(path) = options.witness {
             tasks.push(tokio::spawn(keep_witness(shared.clone(), path, ended)));

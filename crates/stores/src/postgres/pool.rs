@@ -50,11 +50,6 @@ impl Pool {
         Ok(Link { live: Some(live), pool: self, fit: true, _permit: permit })
     }
 
-    /// Takes over a connection that was opened and examined elsewhere.
-    pub(super) fn adopt(&self, live: Live) {
-        self.lock().push(live);
-    }
-
     /// No more connections from now on.
     pub(super) fn close(&self) {
         self.permits.close();

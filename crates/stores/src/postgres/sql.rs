@@ -14,6 +14,7 @@ pub(super) const CREATE: &str = include_str!("sql/create.sql");
 pub(super) const EXAMINE: &str = include_str!("sql/examine.sql");
 pub(super) const GET: &str = include_str!("sql/get.sql");
 pub(super) const HASH_KEYS: &str = include_str!("sql/hash_keys.sql");
+pub(super) const HERE: &str = include_str!("sql/here.sql");
 pub(super) const HOLD_META: &str = include_str!("sql/hold_meta.sql");
 pub(super) const INSERT: &str = include_str!("sql/insert.sql");
 pub(super) const LOOK_AGAIN: &str = include_str!("sql/look_again.sql");

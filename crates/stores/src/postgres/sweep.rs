@@ -53,14 +53,16 @@ struct Chunk {
 pub(super) async fn sweep(shared: &Shared, limit: u32, unknown_kept: Duration) -> Result<SweepReport, Error> {
     let mut total = SweepReport::default();
     let mut left = limit;
-    let mut link = shared.chores.link().await?;
     while left > 0 {
+        let mut link = shared.chores.link().await?;
         let wanted = left.min(CHUNK);
         let from = shared.sweep_from.0.load(Ordering::SeqCst);
         let began = Instant::now();
         let chunk =
             transaction(&mut link, async |link| chunk(shared, link, from, wanted, unknown_kept).await)
                 .await?;
+        // Whoever asks for the status must not wait for the whole sweep.
+        drop(link);
         total.deleted += chunk.report.deleted;
         total.shrunk += chunk.report.shrunk;
         left -= chunk.seen.min(left);

@@ -139,6 +139,7 @@ macro_rules! execution_cases_in_tokio_time {
                 a_panic_under_rerun_is_run_again_after_the_lease "G-15" "G-17",
                 a_store_that_hangs_is_given_up_within_its_patience "G-18",
                 writes_that_hang_are_tried_again "G-17" "G-18",
+                a_withdrawn_claim_is_freed_also_after_it_was_called_unknown "G-18",
                 waiting_ends_at_its_limit_and_not_before "G-14",
                 advice_to_come_back_follows_the_routes_latency "G-14",
                 draining_gives_up_when_its_patience_is_over "G-17",

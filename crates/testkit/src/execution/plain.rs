@@ -8,7 +8,7 @@ use bytes::Bytes;
 use semel_core::outcome::{Body, Line};
 use semel_core::policy::DEFAULTS;
 use semel_core::record::{Recovery, State};
-use semel_core::{Ending, NotDone, Origin, Outcome, Policy, Refusal, attempt};
+use semel_core::{Ending, Fingerprinter, NotDone, Origin, Outcome, Policy, Refusal, attempt};
 use tokio::sync::Notify;
 
 use super::{Heard, Till, brisk, charged, order, policy};
@@ -181,12 +181,20 @@ pub(super) async fn after_a_rotation_of_hash_keys_old_operations_still_replay(ri
     till.charge(newer, &Policy::default()).await.expect("there is an answer");
     let record = till.record(newer).await.expect("there is a record");
     assert_eq!(record.print.version, version, "new operations use the new key");
-    // An instance that has not heard of the new key yet cannot compare, and so runs nothing.
-    let (scope, key) = (order(newer).scope().clone(), order(newer).key().clone());
-    let effects = till.effects.clone();
-    let print = before.of_json(COFFEE.as_bytes());
-    let heard = till.once.run(scope, key, print, &Policy::default(), async move |_| charged(&effects)).await;
-    assert_eq!(heard, Err(Refusal::Incomparable { version }));
+    // An instance that has not heard of the new key, or no longer has the old one, cannot compare,
+    // and so runs nothing.
+    let status = till.shop.store().status().await.expect("a status is answered");
+    let only_new = Fingerprinter::new(status.hash_keys[..1].to_vec()).expect("one key is enough");
+    for (prints, key) in [(&before, newer), (&only_new, KEY)] {
+        let (scope, key) = (order(key).scope().clone(), order(key).key().clone());
+        let effects = till.effects.clone();
+        let print = prints.of_json(COFFEE.as_bytes());
+        match till.once.run(scope, key, print, &Policy::default(), async move |_| charged(&effects)).await {
+            Err(Refusal::KeyNotLoaded { version: wanted, .. }) => assert_eq!(wanted, version),
+            Err(Refusal::Incomparable { version: wanted }) => assert!(wanted < version),
+            other => panic!("what cannot be compared runs nothing, and yet {other:?}"),
+        }
+    }
     assert_eq!(till.effects(), 2);
 }
 

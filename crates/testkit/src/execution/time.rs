@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::record::{Recovery, State};
+use semel_core::verbs::Change;
 use semel_core::{Origin, Outcome, Policy, Refusal};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -79,7 +80,7 @@ pub(super) async fn a_lease_that_cannot_be_renewed_is_signalled_and_its_outcome_
         });
         let key = format!("{KEY}-{fault:?}");
         let after = lost_after(&till, &key).await;
-        assert!(after >= LEASE && after <= LEASE * 2, "{after:?}");
+        assert!(after >= LEASE && after <= LEASE + LEASE / 10, "{after:?}");
         assert_eq!(till.state(&key).await, Some(State::Completed));
     }
 }
@@ -91,7 +92,7 @@ pub(super) async fn a_store_that_hangs_on_renewals_is_signalled_too(rig: Arc<dyn
         _ => Fault::None,
     });
     let after = lost_after(&till, KEY).await;
-    assert!(after >= LEASE && after <= LEASE * 2, "{after:?}");
+    assert!(after >= LEASE && after <= LEASE + LEASE / 2, "{after:?}");
 }
 
 // G-17, G-9
@@ -181,6 +182,22 @@ pub(super) async fn writes_that_hang_are_tried_again(rig: Arc<dyn Rig>) {
     }
 }
 
+// G-18: the lease of a claim nobody heard of lapses while the store is away.
+pub(super) async fn a_withdrawn_claim_is_freed_also_after_it_was_called_unknown(rig: Arc<dyn Rig>) {
+    let till = Till::with_plan(rig, |_| Fault::LoseAnswer);
+    let heard = till.charge(KEY, &policy(brisk().lease(LEASE))).await;
+    assert!(matches!(heard, Err(Refusal::StoreUnavailable { .. })), "{heard:?}");
+    till.faulty.plan(|_| Fault::Refuse);
+    sleep(2 * LEASE).await;
+    let record = till.record(KEY).await.expect("the claim was granted, unheard");
+    assert_eq!(till.shop.report_lapse(record.operation.id(), record.token).await, Change::Made);
+    assert_eq!(till.state(KEY).await, Some(State::Unknown));
+    till.settle_down().await;
+    assert_eq!(till.state(KEY).await, Some(State::Released), "nobody ran it, and it is known");
+    assert_eq!(origin(&till.charge(KEY, &policy(brisk())).await), Origin::Fresh);
+    assert_eq!(till.effects(), 1);
+}
+
 // G-14
 pub(super) async fn waiting_ends_at_its_limit_and_not_before(rig: Arc<dyn Rig>) {
     let till = Till::new(rig);
@@ -259,7 +276,7 @@ pub(super) async fn draining_gives_up_when_its_patience_is_over(rig: Arc<dyn Rig
     tokio::select! {
         heard = endless => panic!("the call runs forever, and yet {heard:?}"),
         (left, took) = drain => {
-            assert_eq!(left, 1);
+            assert!(left > 0, "the call is still there");
             assert!(took >= Duration::from_secs(30) && took < Duration::from_secs(31), "{took:?}");
         }
     }

@@ -122,6 +122,7 @@ macro_rules! conformance_cases {
                 an_unknown_never_expires_and_still_answers_years_later "G-10",
                 a_young_unknown_keeps_its_evidence_through_a_sweep "G-10",
                 the_newest_attempts_late_outcome_ends_an_unknown "G-9",
+                the_newest_attempts_word_that_nothing_happened_ends_an_unknown "G-16",
                 a_superseded_attempts_late_outcome_does_not_end_an_unknown "G-9",
                 an_operator_settles_an_unknown_as_done "G-15",
                 an_operator_settles_an_unknown_as_never "G-15",

@@ -67,7 +67,6 @@ pub(super) async fn the_newest_attempts_late_outcome_ends_an_unknown(rig: Arc<dy
             matches!(shop.renew(lease.holder).await, Renewal::Lost(_)),
             "an unknown has no lease to keep"
         );
-        assert!(is_refused(shop.release(lease.holder).await), "nor can it be released any more");
         assert_eq!(shop.report_unknown(lease.holder).await, Change::Made, "but reported again");
         shop.shift(DAY);
         assert_eq!(shop.complete(lease.holder, "paid after all").await, Completion::Stored);
@@ -78,6 +77,24 @@ pub(super) async fn the_newest_attempts_late_outcome_ends_an_unknown(rig: Arc<dy
         assert_eq!(kinds, [Kind::ReportedUnknown, Kind::LateOutcome]);
         assert!(!record.history.possible_double_effect());
     }
+}
+
+// G-16: who ran knows best what it did not do.
+pub(super) async fn the_newest_attempts_word_that_nothing_happened_ends_an_unknown(rig: Arc<dyn Rig>) {
+    let shop = Shop(rig);
+    let order = operation("nothing-000000001");
+    let first = shop.grant(&order, Recovery::Hold).await;
+    shop.release(first.holder).await;
+    let lease = shop.grant(&order, Recovery::Hold).await;
+    shop.shift(LEASE);
+    assert_eq!(shop.report_lapse(order.id(), lease.holder.token).await, Change::Made);
+    assert!(is_refused(shop.release(first.holder).await), "an older attempt has no say");
+    assert_eq!(shop.state(order.id()).await, Some(State::Unknown));
+    assert_eq!(shop.release(lease.holder).await, Change::Made);
+    assert_eq!(shop.release(lease.holder).await, Change::Made, "repeating is harmless");
+    assert_eq!(shop.state(order.id()).await, Some(State::Released));
+    assert!(is_refused(shop.settle(&settled_by_operator(&lease, Finding::Done("x".into()))).await));
+    assert!(shop.grant(&order, Recovery::Hold).await.holder.token > lease.holder.token);
 }
 
 // G-9

@@ -5,7 +5,5 @@ SELECT
     meta.store_id,
     meta.epoch,
     meta.home,
-    (SELECT system_identifier::text FROM pg_control_system()) || '/'
-        || (SELECT oid::text FROM pg_database WHERE datname = current_database()) AS here,
     CASE WHEN tokens.is_called THEN tokens.last_value ELSE 0 END AS token
 FROM semel_meta AS meta, semel_token AS tokens
