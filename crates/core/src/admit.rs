@@ -115,14 +115,14 @@ impl Inner {
             tracing::warn!(operation = %call.operation, ?weakness, "the key looks guessable");
         }
         let settings = call.policy.settings();
-        let start = self.runtime.elapsed();
-        let mut asking = Asking { inner: self, request: call.request(), owed: false, sent: start };
+        let mut asking = Asking { inner: self, request: call.request(), owed: false, sent: Duration::ZERO };
         let mut backoff = Backoff::new(call.nonce);
         let mut waiting = None;
-        let mut trouble: Option<Duration> = None;
+        let (mut start, mut trouble) = (None::<Duration>, None::<Duration>);
         loop {
             let ring = waiting.as_ref().and_then(crate::wait::Waiting::ring);
             let answer = asking.ask(settings.store_patience).await;
+            let start = *start.get_or_insert(asking.sent);
             if answer.is_ok() {
                 trouble = None;
             }

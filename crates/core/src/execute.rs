@@ -22,7 +22,7 @@ use crate::fingerprint::{Fingerprint, Fingerprinter};
 use crate::policy::DEFAULTS;
 use crate::runtime::{Runtime, within};
 use crate::store::EffectStore;
-use crate::tally::{Tally, Track};
+use crate::tally::{Running, Tally, Track};
 use crate::verbs::{Renew, Renewal};
 use crate::wait::Waiters;
 use crate::{Key, Policy, Scope, mutant};
@@ -70,11 +70,11 @@ impl Once {
         Work: Future<Output: Into<Ending>> + Send + 'static,
     {
         let call = Call::new(scope, key, fingerprint, policy.clone());
-        let _running = self.0.track.enter();
+        let running = self.0.track.enter();
         match self.0.admit(&call).await? {
             Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
-            Admission::Run(grant) => self.launch(call, Some(grant), effect).await,
-            Admission::Unprotected => self.launch(call, None, effect).await,
+            Admission::Run(grant) => self.launch(call, Some(grant), effect, running).await,
+            Admission::Unprotected => self.launch(call, None, effect, running).await,
         }
     }
 
@@ -83,6 +83,7 @@ impl Once {
         call: Call,
         grant: Option<Grant>,
         effect: Effect,
+        running: Running,
     ) -> Result<Answer, Refusal>
     where
         Effect: FnOnce(Attempt) -> Work + Send + 'static,
@@ -90,7 +91,6 @@ impl Once {
     {
         let (tell, hear) = oneshot::channel();
         let inner = self.0.clone();
-        let running = inner.track.enter();
         let task = async move {
             let ending = inner.drive(&call, grant, effect).await;
             inner.finish(&call, grant, ending, tell).await;

@@ -226,7 +226,7 @@ impl Run {
     fn hear(&self, line: &str) {
         match FromService::parse(line) {
             Some(FromService::Answer { id, paid }) => {
-                let lost = semel::Nonce::random().as_bytes()[0] as u64 % LOST_ONE_IN == 0;
+                let lost = u64::from(semel::Nonce::random().as_bytes()[15]).is_multiple_of(LOST_ONE_IN);
                 let client = lock(&self.clients).remove(&id);
                 if let Some(client) = client.filter(|_| !lost) {
                     self.heard.fetch_add(u64::from(paid), Ordering::Relaxed);

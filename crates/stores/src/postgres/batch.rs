@@ -170,8 +170,10 @@ async fn fly(shared: &Shared, live: &Live, batch: Batch) -> Result<(), Fault> {
 }
 
 fn answer(shared: &Shared, batch: Batch, mut landed: Landed, before: Token) {
+    // Both are noted, also when the first is not fine.
     let drawn = [landed.lowest_token, landed.highest_token].into_iter().flatten();
-    let fine = drawn.fold(true, |fine, token| shared.horizon.note(token, before) && fine);
+    let noted: Vec<bool> = drawn.map(|token| shared.horizon.note(token, before)).collect();
+    let fine = noted.into_iter().all(|fine| fine);
     for waiting in batch.claims {
         let reply = match shared.horizon.check() {
             Err(error) if !fine => Reply::Failed(error.maybe_applied()),

@@ -109,7 +109,7 @@ pub(super) async fn acknowledge(shared: &Shared, by: &str) -> Result<Mark, Error
         let mark = found.mark.acknowledged(shared.horizon.seen().mark);
         let (epoch, token) = (number(mark.epoch)?, number(mark.token.0)?);
         let params: [Param<'_>; 4] =
-            [(&epoch, Type::INT8), (&found.here, Type::TEXT), (&by, Type::TEXT), (&token, Type::INT8)];
+            [(&epoch, Type::INT8), (&here, Type::TEXT), (&by, Type::TEXT), (&token, Type::INT8)];
         let accept = [(sql::ACKNOWLEDGE, &params[..])];
         link.live().run(shared.call_timeout, None, &accept, End::Commit(&[])).await?;
         Ok((found.store_id, mark))
