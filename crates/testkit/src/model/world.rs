@@ -94,9 +94,17 @@ pub(super) enum Act {
     Deliver,
 }
 
-/// The notes that decisions look at, and one that is looked for.
-const MATTERS: [Kind; 5] =
-    [Kind::Released, Kind::RefusedOutcome, Kind::SettledDone, Kind::SettledNever, Kind::LateOutcome];
+/// The notes that decisions look at, and one that is looked for. A decision that comes to look at
+/// another kind needs it here, or worlds that differ would be taken for one.
+const MATTERS: [Kind; 7] = [
+    Kind::Released,
+    Kind::Reclaimed,
+    Kind::TakenOver,
+    Kind::RefusedOutcome,
+    Kind::SettledDone,
+    Kind::SettledNever,
+    Kind::LateOutcome,
+];
 
 fn nonce(worker: u8) -> Nonce {
     Nonce::from_bytes([worker + 1; 16])
