@@ -129,6 +129,9 @@ async fn gather(shared: &Shared, queue: &Queue, ended: &mut watch::Receiver<bool
     };
     let mut batch = Batch::default();
     batch.push(first?);
+    // Those who have just been answered come right back. Let them: a batch taken a moment too early
+    // leaves half of them behind for a whole round trip.
+    tokio::task::yield_now().await;
     while batch.len() < shared.batch_max && batch.bytes < BATCH_BYTES_MAX {
         match queue.try_recv() {
             Ok(job) => batch.push(job),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use semel_core::claim::Claim;
+use semel_core::fingerprint::KEYS_MAX;
 use semel_core::record::{Recovery, State};
 use semel_core::verbs::{Change, Completion};
-use semel_core::{Nonce, Outcome};
+use semel_core::{Fingerprinter, Key, Nonce, Operation, Outcome, Scope};
 use tokio::sync::Barrier;
 
 use crate::Rig;
@@ -293,4 +294,29 @@ pub(super) async fn rotation_adds_a_hash_key_and_keeps_the_older_ones(rig: Arc<d
     }
     assert_ne!(after[0].secret(), after[1].secret());
     assert_ne!(after[0].secret(), &[0; 32]);
+    // However often: a process must always be able to load what a store gives.
+    for _ in 0..KEYS_MAX + 1 {
+        shop.store().rotate_hash_key().await.expect("a rotation is answered");
+    }
+    let many = shop.store().status().await.expect("a status is answered").hash_keys;
+    assert_eq!(many.len(), KEYS_MAX);
+    assert_eq!(many[0].version as usize, version as usize + KEYS_MAX + 1, "the newest are kept");
+    Fingerprinter::new(many).expect("a process can load them");
+}
+
+// G-2, G-9: a key that begins with a quote is stored without losing it.
+pub(super) async fn a_key_of_any_shape_comes_back_as_it_was(rig: Arc<dyn Rig>) {
+    let shop = Shop(rig);
+    for header in [&b"\"\\\"abcdefghijklmnopqrst\""[..], b"\"\\\\\\\"\"", b"a\"b\\c", b"';--", b"%s{}$1?"] {
+        let key = Key::parse(header).expect("a key a client may send");
+        let scope = Scope::new("shapes", "tenant", "route").expect("a scope");
+        let order = Arc::new(Operation::new(scope, key));
+        let lease = shop.grant(&order, Recovery::Hold).await;
+        shop.complete(lease.holder, "done").await;
+        shop.0.reopen().await;
+        let record = shop.store().get(order.id()).await.expect("a record is read").expect("it is there");
+        assert_eq!(record.operation, order);
+        let again = shop.claim(&request(&order, COFFEE, Recovery::Hold)).await;
+        assert!(matches!(again, Claim::Completed { .. }), "{header:?}: {again:?}");
+    }
 }

@@ -96,6 +96,7 @@ macro_rules! conformance_cases {
                 a_record_holds_all_that_was_claimed "G-7",
                 a_print_is_compared_under_its_own_key_version "G-6",
                 rotation_adds_a_hash_key_and_keeps_the_older_ones "G-6",
+                a_key_of_any_shape_comes_back_as_it_was "G-2" "G-9",
             }
             fencing {
                 a_stale_token_or_nonce_is_refused_by_every_write "G-9",
