@@ -1,6 +1,4 @@
 //! The SQLite store: the suites every store passes, and what only a file can suffer.
-// The lint knows test functions, not the helpers of a test binary.
-#![allow(clippy::unwrap_used)]
 
 mod batches;
 mod crash;

@@ -61,7 +61,9 @@ fn simultaneous_calls_share_statements_and_completions_stay_on_their_pages() {
         };
         assert!(hot >= 50, "{hot} % of the completions touched no index");
         // Nobody has analysed this table in time; it was found by key all the same.
-        assert_eq!(database.number(scans).await, scans_before);
+        // Building its indexes counts as a few scans, and may be counted late; batches were hundreds.
+        let scanned = database.number(scans).await - scans_before;
+        assert!(scanned < 10, "{scanned} scans of the whole table");
     });
 }
 
