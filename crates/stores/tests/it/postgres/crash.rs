@@ -67,7 +67,7 @@ fn a_crash_around_the_commit_of_a_claim() {
             assert_eq!(matches!(other, Claim::InFlight { .. }), there, "{point}: {other:?}");
             match other {
                 Claim::Granted(lease) => {
-                    drop(store.release(&Release { holder: lease.holder }).await.unwrap())
+                    let _ = store.release(&Release { holder: lease.holder }).await.unwrap();
                 }
                 _ => {
                     claim.operation = request("claim").operation;
