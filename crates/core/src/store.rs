@@ -3,7 +3,7 @@
 //! A store keeps one [`Record`] per operation and offers a few verbs. Every write verb is one
 //! atomic step: fetch the record, let the verb [decide](crate::record::Verb::decide), write what it
 //! decided, all or nothing, one at a time per operation. What a verb may do is decided by the
-//! functions in [`record`](crate::record), [`claim`](crate::claim) and [`verbs`](crate::verbs)
+//! functions in [`record`](crate::record), [`claim`](mod@crate::claim) and [`verbs`](crate::verbs)
 //! alone; a store that expresses them in its own language must give the same answers, and
 //! `semel-testkit` compares.
 //!

@@ -1,6 +1,6 @@
 //! `Once` over a store that misbehaves: claim, run, store, replay, under every fault a network has.
 //!
-//! [`execution!`](crate::execution) runs on any rig. The cases of
+//! [`execution!`](crate::execution!) runs on any rig. The cases of
 //! [`execution_in_tokio_time!`](crate::execution_in_tokio_time) let hours pass and need a rig that
 //! says so.
 
