@@ -50,7 +50,7 @@ impl EffectStore for PostgresStore {
             engine: "postgres",
             clock: ClockSource::Server,
             durability: Durability::Disk,
-            same_transaction: true,
+            same_transaction: false,
             time_precision: Duration::from_micros(1),
         }
     }

@@ -282,7 +282,7 @@ impl EffectStore for SqliteStore {
             engine: "sqlite",
             clock: ClockSource::Host,
             durability: Durability::Disk,
-            same_transaction: true,
+            same_transaction: false,
             time_precision: Duration::from_micros(1),
         }
     }
