@@ -38,7 +38,7 @@ const GROWTH_PERCENT_MAX: f64 = 10.0;
 
 pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
     let operations: u64 = effort.pick(10_000_000, 200_000);
-    // At the same time: nothing is timed here.
+    // At the same time: speed is not the question here.
     let both = tokio::try_join!(in_own_process("memory", operations), in_own_process("sqlite", operations));
     both.map(|(memory, sqlite)| vec![memory.print(), sqlite.print()])
 }

@@ -138,11 +138,15 @@ fn with_the_server_away_calls_fail_soon_and_certainly_did_nothing() {
         let store = PostgresStore::connect_with(impatient(proxy.url())).await.unwrap();
         proxy.close().await;
         let began = Instant::now();
+        // A call sent on a connection that is just being cut is in doubt, once per connection; whoever
+        // comes after that is told for certain.
+        let mut in_doubt = 0;
         for call in 0..10 {
             let error = store.claim(&request(&format!("away-{call}"))).await.unwrap_err();
             assert_eq!(error.kind(), Kind::Unreachable, "{error}");
-            assert!(!error.outcome_is_unknown(), "{error}");
+            in_doubt += u32::from(error.outcome_is_unknown());
         }
+        assert!(in_doubt <= 2, "{in_doubt} calls in doubt on two connections");
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
     });
 }
