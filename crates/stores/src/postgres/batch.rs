@@ -157,10 +157,7 @@ async fn fly(shared: &Shared, live: &Live, batch: Batch) -> Result<(), Fault> {
     shared.counts.calls.fetch_add(batch.len() as u64, Ordering::Relaxed);
     let before = shared.horizon.token();
     match flight::fly(shared, live, &batch).await {
-        Ok(landed) => {
-            answer(shared, batch, landed, before);
-            Ok(())
-        }
+        Ok(landed) => answer(shared, live, batch, landed, before).await,
         Err(fault) => {
             // One bad call must not fail its neighbours: each asks alone and hears its own error.
             match fault.changed_nothing() && !fault.broken {
@@ -172,12 +169,20 @@ async fn fly(shared: &Shared, live: &Live, batch: Batch) -> Result<(), Fault> {
     }
 }
 
-fn answer(shared: &Shared, batch: Batch, mut landed: Landed, before: Token) {
+async fn answer(
+    shared: &Shared,
+    live: &Live,
+    batch: Batch,
+    mut landed: Landed,
+    before: Token,
+) -> Result<(), Fault> {
     // Both are noted, also when the first is not fine.
     let drawn = [landed.lowest_token, landed.highest_token].into_iter().flatten();
     let noted: Vec<bool> = drawn.map(|token| shared.horizon.note(token, before)).collect();
     let fine = noted.into_iter().all(|fine| fine);
-    for waiting in batch.claims {
+    let (granted, lost): (Vec<_>, Vec<_>) =
+        batch.claims.into_iter().partition(|waiting| landed.has_granted(waiting.call.operation.id()));
+    for waiting in granted {
         let reply = match shared.horizon.check() {
             Err(error) if !fine => Reply::Failed(error.maybe_applied()),
             _ => landed.claim(&shared.horizon, &waiting.call),
@@ -187,6 +192,16 @@ fn answer(shared: &Shared, batch: Batch, mut landed: Landed, before: Token) {
     for waiting in batch.completions {
         let _ = waiting.reply.send(landed.completion(&waiting.call));
     }
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let ids: Vec<_> = lost.iter().map(|waiting| waiting.call.operation.id()).collect();
+    let met = flight::meet(shared, live, &mut landed, &ids).await;
+    for waiting in lost {
+        // What was not met, for whatever reason, asks alone: nothing was done for it.
+        let _ = waiting.reply.send(landed.claim(&shared.horizon, &waiting.call));
+    }
+    met
 }
 
 /// Puts a call into the queue and waits for its reply.

@@ -1,4 +1,5 @@
-//! One batch at the server: a transaction of at most two statements, sent whole, answered whole.
+//! One batch at the server: a transaction of at most two statements, sent whole, answered whole; and a
+//! look at what the claims met that were not granted.
 
 use std::collections::HashMap;
 
@@ -82,21 +83,30 @@ fn distinct<'a, Call>(
     calls
 }
 
+/// Reads what claims met that were not granted. They wrote nothing, so this may fail.
+pub(super) async fn meet(
+    shared: &Shared,
+    live: &Live,
+    landed: &mut Landed,
+    lost: &[OperationId],
+) -> Result<(), Fault> {
+    let clock = shared.clock();
+    let ids: Vec<&[u8]> = lost.iter().map(|id| &id.as_bytes()[..]).collect();
+    let params: [Param<'_>; 2] = [(&clock, Type::INT8), (&ids, Type::BYTEA_ARRAY)];
+    for row in live.query(shared.call_timeout, sql::MET, &params).await? {
+        if let Ok((id, found)) = Found::met(row) {
+            landed.claims.insert(id, found);
+        }
+    }
+    Ok(())
+}
+
 impl Landed {
     fn of(claimed: Vec<Row>, completed: Vec<Row>, completions: &[(OperationId, &Complete)]) -> Self {
-        let mut claims: HashMap<OperationId, Found> = HashMap::with_capacity(claimed.len());
-        let (mut lowest_token, mut highest_token) = (None::<Token>, None::<Token>);
-        for row in claimed {
-            let Ok((id, granted, found)) = Found::of(row) else { continue };
-            lowest_token = Some(lowest_token.map_or(found.fresh, |token| token.min(found.fresh)));
-            highest_token = highest_token.max(Some(found.fresh));
-            // A row deleted while this was under way may come as both: then the grant counts.
-            if granted {
-                claims.insert(id, found);
-            } else {
-                claims.entry(id).or_insert(found);
-            }
-        }
+        let granted = claimed.iter().filter_map(|row| Found::granted(row).ok());
+        let claims: HashMap<OperationId, Found> = granted.collect();
+        let lowest_token = claims.values().map(|found| found.fresh).min();
+        let highest_token = claims.values().map(|found| found.fresh).max();
         let mut done: HashMap<OperationId, Complete> = HashMap::with_capacity(completed.len());
         for id in completed.iter().filter_map(|row| row::id(row, 0).ok()) {
             if let Ok(at) = completions.binary_search_by_key(&id, |(id, _)| *id) {
@@ -106,12 +116,17 @@ impl Landed {
         Self { claims, completed: done, lowest_token, highest_token }
     }
 
+    /// Whether a claim of this operation was granted here.
+    pub(super) fn has_granted(&self, operation: OperationId) -> bool {
+        self.claims.contains_key(&operation)
+    }
+
     /// The reply to one claim. Of several for one operation the first was sent; the others meet what
     /// it left behind, as if they had come right after it.
     pub(super) fn claim(&mut self, horizon: &Horizon, request: &Request) -> Reply<Claim> {
         let Some(found) = self.claims.get_mut(&request.operation.id()) else { return Reply::AskAlone };
         if let Met::Row(row) = &found.met {
-            match row::rest(row, 4, request.operation.clone()) {
+            match row::rest(row, 3, request.operation.clone()) {
                 Ok(record) => found.met = Met::Record(Box::new(record)),
                 Err(_) => return Reply::AskAlone,
             }
@@ -142,11 +157,14 @@ impl Landed {
 }
 
 impl Found {
-    fn of(row: Row) -> Result<(OperationId, bool, Self), Error> {
+    fn granted(row: &Row) -> Result<(OperationId, Self), Error> {
+        let (fresh, now) = (Token(get::<i64>(row, 1)? as u64), row::time(row, 2)?);
+        Ok((row::id(row, 0)?, Self { now, fresh, met: Met::Nothing }))
+    }
+
+    fn met(row: Row) -> Result<(OperationId, Self), Error> {
         let (now, fresh) = (row::time(&row, 0)?, Token(get::<i64>(&row, 1)? as u64));
-        let (granted, id) = (get::<bool>(&row, 2)?, row::id(&row, 3)?);
-        let met = if granted { Met::Nothing } else { Met::Row(row) };
-        Ok((id, granted, Self { now, fresh, met }))
+        Ok((row::id(&row, 2)?, Self { now, fresh, met: Met::Row(row) }))
     }
 
     fn record(&self) -> Option<&Record> {

@@ -18,6 +18,7 @@ pub(super) const HERE: &str = include_str!("sql/here.sql");
 pub(super) const HOLD_META: &str = include_str!("sql/hold_meta.sql");
 pub(super) const INSERT: &str = include_str!("sql/insert.sql");
 pub(super) const LOOK_AGAIN: &str = include_str!("sql/look_again.sql");
+pub(super) const MET: &str = include_str!("sql/met.sql");
 pub(super) const MIGRATION_LOCK: &str = include_str!("sql/migration_lock.sql");
 pub(super) const MOMENT: &str = include_str!("sql/moment.sql");
 pub(super) const PUT: &str = include_str!("sql/put.sql");
