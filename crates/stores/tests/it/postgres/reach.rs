@@ -9,7 +9,7 @@ use semel_core::{Claim, State};
 use semel_stores::postgres::{Options, PostgresStore};
 
 use super::proxy::{Cut, Proxy};
-use super::rig::{complete, connect, granted, impatient, named, persist, request, with_database};
+use super::rig::{client, complete, connect, granted, impatient, named, persist, request, with_database};
 
 async fn refused(url: &str) -> semel_core::Error {
     PostgresStore::connect(url).await.map(drop).unwrap_err()
@@ -180,6 +180,25 @@ fn tls_is_as_strict_as_the_address_says() {
         PostgresStore::connect(&format!("{url}?sslmode=require")).await.unwrap();
         let missing = refused(&format!("{url}?sslmode=verify-full&sslrootcert=/not/there.pem")).await;
         assert_eq!(missing.kind(), Kind::Misconfigured, "{missing}");
+    });
+}
+
+#[test]
+fn nothing_is_left_behind_in_a_session_that_others_use() {
+    with_database(async |database| {
+        let Some(pooler) = named("SEMEL_TEST_PGBOUNCER") else { return };
+        let url = database.through(&pooler);
+        let store = connect(&url).await;
+        let lease = granted(store.claim(&request("tidy")).await.unwrap());
+        store.complete(&complete(&lease, "paid")).await.unwrap();
+        let neighbour = client(&url).await;
+        for setting in ["enable_seqscan", "enable_hashjoin", "statement_timeout", "lock_timeout"] {
+            let here = "SELECT count(*) FROM pg_settings WHERE name = $1 AND source IN ('session', 'client')";
+            let left = neighbour.query_typed(here, &[(&setting, tokio_postgres::types::Type::TEXT)]).await;
+            assert_eq!(left.unwrap()[0].get::<_, i64>(0), 0, "{setting}");
+        }
+        let prepared = neighbour.query_typed("SELECT count(*) FROM pg_prepared_statements", &[]).await;
+        assert_eq!(prepared.unwrap()[0].get::<_, i64>(0), 0);
     });
 }
 

@@ -144,3 +144,26 @@ fn a_table_that_went_missing_is_a_matter_of_the_schema() {
         assert!(!error.outcome_is_unknown());
     });
 }
+
+#[test]
+fn a_server_that_does_not_tell_who_it_is_can_be_used_all_the_same() {
+    with_database(async |database| {
+        connect(&database.url()).await.close().await;
+        let (role, url) = clerk(&database).await;
+        database
+            .run(&format!(
+                "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC; UPDATE semel_meta SET home = NULL; \
+                 GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}; \
+                 GRANT ALL ON SEQUENCE semel_token TO {role}"
+            ))
+            .await;
+        let store = connect(&url).await;
+        assert_eq!(store.status().await.unwrap().went_back_from, None);
+        granted(store.claim(&request("untold")).await.unwrap());
+        store.acknowledge_restore("clerk").await.unwrap();
+        granted(store.claim(&request("untold-2")).await.unwrap());
+        store.close().await;
+        drop(store);
+        database.run(&format!("DROP OWNED BY {role}; DROP ROLE {role}")).await;
+    });
+}
