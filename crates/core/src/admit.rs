@@ -85,6 +85,8 @@ impl Asking<'_> {
             return Err(no_answer(patience).maybe_applied());
         };
         self.owed = match &answer {
+            // Unknown may be what others made of our own claim, applied by a copy whose answer was lost.
+            Ok(Claim::Unknown { .. }) => owed_before,
             Ok(_) => false,
             Err(error) => owed_before || error.outcome_is_unknown(),
         };

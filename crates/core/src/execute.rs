@@ -136,18 +136,25 @@ impl Inner {
     async fn keep(&self, grant: Option<Grant>, standing: &Standing) -> std::convert::Infallible {
         let Some(Grant { lease, .. }) = grant else { return std::future::pending().await };
         let renew = Renew { holder: lease.holder, lease: lease.granted };
+        let third = lease.granted / 3;
+        let mut sent = self.runtime.elapsed();
         loop {
-            // Every third of the lease, and once more right at its end: the effect must hear of that.
-            let left = standing.deadline().saturating_sub(self.runtime.elapsed());
-            let pause = if standing.is_lost() { lease.granted / 3 } else { left.min(lease.granted / 3) };
+            // Every third of the lease, and never past its end: the effect must hear of that in time.
+            let next = if standing.is_lost() { sent + third } else { standing.deadline().min(sent + third) };
+            let pause = next.saturating_sub(self.runtime.elapsed());
             self.runtime.sleep(pause.max(Duration::from_millis(1))).await;
-            let sent = self.runtime.elapsed();
+            sent = self.runtime.elapsed();
+            if sent >= standing.deadline() && !standing.is_lost() {
+                standing.lose();
+            }
             if mutant::on("never-renews") {
                 continue;
             }
-            // A store that hangs must not keep the next renewal from being tried.
-            let renewal = within(&*self.runtime, lease.granted / 3, self.store.renew(&renew)).await;
-            match renewal
+            // A store that hangs must not keep the next renewal, or the news of the loss, from coming.
+            let left = standing.deadline().saturating_sub(sent);
+            let patience = if standing.is_lost() { third } else { left.min(third) };
+            match within(&*self.runtime, patience, self.store.renew(&renew))
+                .await
                 .unwrap_or_else(|_| Err(Error::new(Kind::TimedOut, "a renewal was not answered in time")))
             {
                 Ok(Renewal::Kept { .. }) => {

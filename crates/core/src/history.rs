@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::clock::Timestamp;
 use crate::codec::{Reader, Truncated, Writer};
-use crate::lease::{Nonce, Token};
+use crate::lease::{Holder, Nonce, Token};
 
 /// Most events kept per operation; beyond it the oldest plain event goes, and is counted.
 pub const EVENTS_MAX: usize = 32;
@@ -105,6 +105,12 @@ impl History {
         self.events.iter().any(|event| event.kind == Kind::RefusedOutcome)
     }
 
+    /// The outcome this attempt brought when it no longer counted.
+    pub(crate) fn refused(&self, holder: &Holder) -> Option<&Event> {
+        let of = |event: &&Event| event.token == holder.token && event.nonce == holder.nonce;
+        self.events.iter().filter(|event| event.kind == Kind::RefusedOutcome).find(of)
+    }
+
     pub(crate) fn push(&mut self, mut event: Event) {
         event.note.truncate(event.note.floor_char_boundary(NOTE_BYTES_MAX));
         let kept = self.events.iter().filter(|event| event.evidence.is_some()).count();
@@ -112,8 +118,9 @@ impl History {
             event.evidence = None;
         }
         if self.events.len() >= EVENTS_MAX {
-            // Evidence outlives plain events: it is what an operator will need.
-            let victim = self.events.iter().position(|event| event.evidence.is_none()).unwrap_or(0);
+            // Plain events go first: an operator will need the evidence, and the mark that there was some.
+            let plain = |event: &Event| event.kind != Kind::RefusedOutcome && event.evidence.is_none();
+            let victim = self.events.iter().position(plain).unwrap_or(0);
             self.events.remove(victim);
             self.dropped = self.dropped.saturating_add(1);
         }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::clock::Timestamp;
 use crate::fingerprint::Paths;
-use crate::history::{Event, Kind};
+use crate::history::{Event, History, Kind};
 use crate::lease::{Holder, Nonce, Token};
 use crate::record::{Moment, Record, Recovery, State, Step, Verb};
 use crate::{OperationId, mutant};
@@ -21,7 +21,7 @@ pub struct Stale {
     pub state: Option<State>,
     /// The newest attempt's token.
     pub token: Option<Token>,
-    /// A refused outcome was kept as evidence.
+    /// The refused outcome is kept as evidence. If not, the history still says that there was one.
     pub evidence_kept: bool,
 }
 
@@ -133,12 +133,11 @@ impl Verb for Complete {
 impl Complete {
     fn refuse(&self, record: &Record, now: Timestamp) -> Step<Completion> {
         let holder = self.holder;
-        let known = record.history.events().iter().any(|event| {
-            event.kind == Kind::RefusedOutcome && event.token == holder.token && event.nonce == holder.nonce
-        });
-        let stale = Stale { evidence_kept: true, ..Stale::of(Some(record)) };
-        if known || mutant::on("refused-outcome-forgotten") {
-            return Step::told(Completion::Refused(stale));
+        let stale = |history: &History| {
+            Stale { evidence_kept: history.refused(&holder).is_some_and(|event| event.evidence.is_some()), ..Stale::of(Some(record)) }
+        };
+        if record.history.refused(&holder).is_some() || mutant::on("refused-outcome-forgotten") {
+            return Step::told(Completion::Refused(stale(&record.history)));
         }
         let mut noted = record.clone();
         noted.history.push(Event {
@@ -149,7 +148,7 @@ impl Complete {
             note: String::new(),
             evidence: (record.state != State::Tombstone).then(|| self.outcome.clone()),
         });
-        Step::writing(Completion::Refused(stale), noted)
+        Step::writing(Completion::Refused(stale(&noted.history)), noted)
     }
 }
 

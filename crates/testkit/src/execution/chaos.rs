@@ -111,8 +111,6 @@ async fn schedule(rig: &Arc<dyn Rig>, seed: u64, recovery: Recovery, lease: Dura
         match (ran, state) {
             (1, Some(State::Completed | State::Unknown)) => {}
             (0, None | Some(State::Released)) => {}
-            // A claim may lapse, and be called unknown, before its caller hears that it was granted.
-            (0, Some(State::Unknown)) if lease < Duration::from_secs(60) => {}
             // A late copy of a claim may be granted when its caller is long gone; it lapses.
             (0, Some(State::InProgress | State::Unknown)) if till.faulty.ghosts() > 0 => {}
             _ => panic!("{ran} effects and the record is {record:?}"),

@@ -219,3 +219,23 @@ pub(super) async fn a_completion_races_a_takeover_and_one_of_them_wins(rig: Arc<
         shop.shift(-LEASE);
     }
 }
+
+// G-9: a shrunk record has no evidence left, and still knows that there was some.
+pub(super) async fn a_possible_double_effect_is_remembered_as_long_as_the_record(rig: Arc<dyn Rig>) {
+    let shop = Shop(rig);
+    let order = operation("remembered-00001");
+    let first = shop.grant(&order, Recovery::Hold).await.holder;
+    shop.release(first).await;
+    let doubted = shop.unknown(&order, Recovery::Hold).await;
+    shop.complete(first, "a second effect").await;
+    shop.shift(30 * TTL);
+    shop.sweep().await;
+    assert_eq!(shop.settle(&settled_by_operator(&doubted, Finding::Never)).await, Change::Made);
+    for _ in 0..EVENTS_MAX {
+        let lease = shop.grant(&order, Recovery::Hold).await;
+        shop.release(lease.holder).await;
+    }
+    let record = shop.record(order.id()).await;
+    assert_eq!(record.history.events().len(), EVENTS_MAX);
+    assert!(record.history.possible_double_effect(), "plain events go first");
+}

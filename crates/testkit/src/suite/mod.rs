@@ -104,6 +104,7 @@ macro_rules! conformance_cases {
                 a_takeover_fences_the_attempt_before "G-9" "G-15",
                 a_refused_outcome_repeated_is_one_piece_of_evidence "G-9",
                 evidence_and_history_are_bounded_and_survive_a_restart "G-9",
+                a_possible_double_effect_is_remembered_as_long_as_the_record "G-9",
                 a_completed_outcome_never_changes "G-7",
                 a_completion_races_a_takeover_and_one_of_them_wins "G-9",
             }
