@@ -26,7 +26,7 @@ const WAL_BYTES_KEPT: i64 = 128 << 20;
 /// Pauses while another process holds the lock: short, because transactions here are short, and
 /// rising, because others' need not be. SQLite's own back-off starves against a busy writer.
 const PAUSE_MIN: Duration = Duration::from_micros(20);
-const PAUSE_MAX: Duration = Duration::from_micros(200);
+pub(super) const PAUSE_MAX: Duration = Duration::from_micros(200);
 
 /// What a connection is for.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -44,6 +44,11 @@ impl Fault {
         matches!(self.primary(), ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL)
     }
 
+    /// Whether others held a lock.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.primary(), ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED)
+    }
+
     /// The error for a caller: what happened, where, and what to do.
     pub(super) fn tell(&self, path: &Path) -> Error {
         let at = path.display();

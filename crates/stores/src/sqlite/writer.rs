@@ -8,6 +8,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use rusqlite::Connection;
 use semel_core::mutant;
@@ -55,16 +56,30 @@ struct Writer {
 impl Writer {
     /// Runs the jobs and answers all of them.
     fn work_off(&mut self, jobs: &mut Vec<Box<dyn Job>>) {
-        let end = self.transact(jobs);
+        let end = self.insist(jobs);
         let alone = matches!(end, End::Spoiled(_)) && jobs.len() > 1;
         if alone && !mutant::on("sqlite-spoiled-batch-fails-all") {
             for job in jobs.drain(..) {
                 let mut one = [job];
-                let end = self.transact(&mut one);
+                let end = self.insist(&mut one);
                 self.answer(one, &end);
             }
         } else {
             self.answer(jobs.drain(..), &end);
+        }
+    }
+
+    /// SQLite reports some conflicts with other processes (a log that starts over under a transaction)
+    /// without asking whether to wait. Nothing was applied then, and the next moment it goes through.
+    fn insist(&mut self, jobs: &mut [Box<dyn Job>]) -> End {
+        let begun = Instant::now();
+        loop {
+            let end = self.transact(jobs);
+            let is_conflict = matches!(&end, End::NotApplied(fault) if fault.is_busy());
+            if !is_conflict || begun.elapsed() >= self.shared.options.busy_timeout {
+                return end;
+            }
+            std::thread::sleep(connect::PAUSE_MAX);
         }
     }
 
