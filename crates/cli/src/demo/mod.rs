@@ -1,41 +1,37 @@
-//! `semel demo`: 200 clients pay through a service that is killed again and again, once without
-//! Semel and once with it. What happened is counted at the bank, outside of everything that crashes.
+//! `semel demo`: clients pay over a bad network, once straight to a payments service and once through
+//! `semel gateway`, which is killed now and then. What happened is counted in the service.
 
-use std::collections::HashMap;
-use std::process::ExitCode;
-use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
-use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 
-use wire::{FromService, ToService};
+use chaos::{Chaos, Heard};
+use payments::Payments;
 
-pub(crate) mod service;
-mod wire;
+mod chaos;
+pub(crate) mod payments;
 
-/// A client that hears nothing for this long sends its request again.
-const PATIENCE: Duration = Duration::from_millis(250);
-/// One answer in this many is lost on its way to the client.
-const LOST_ONE_IN: u64 = 10;
 /// Nothing in the demo takes longer; a run that does has lost something.
-const GIVE_UP: Duration = Duration::from_secs(120);
+const GIVE_UP: Duration = Duration::from_secs(180);
 
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// Clients that pay at the same time.
-    #[arg(long, default_value_t = 200)]
+    #[arg(long, default_value_t = 100)]
     workers: usize,
     /// Payments each client makes.
     #[arg(long, default_value_t = 20)]
     payments: usize,
-    /// How often the service is killed without warning.
-    #[arg(long, default_value_t = 8)]
+    /// How often the gateway is killed without warning.
+    #[arg(long, default_value_t = 4)]
     crashes: u32,
     /// Where Semel remembers: `sqlite:PATH` or `postgres://…`; a temporary SQLite file if not given.
     #[arg(long, env = "SEMEL_STORE", hide_env_values = true)]
@@ -45,6 +41,7 @@ pub(crate) struct Arguments {
 /// What one run came to.
 struct Tally {
     attempts: u64,
+    lost: u64,
     crashes: u32,
     effects: u64,
     duplicates: u64,
@@ -53,22 +50,27 @@ struct Tally {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let intents = arguments.workers * arguments.payments;
-    let Arguments { workers, payments, crashes, .. } = arguments;
-    println!("{workers} clients make {payments} payments each. One answer in ten is lost, and the service");
-    println!("is killed {crashes} times with kill -9. Clients retry until they hear that they have paid.\n");
+    let Arguments { workers, payments, crashes, store } = arguments;
+    let intents = workers * payments;
+    println!("{workers} clients make {payments} payments each and retry until they hear that they have paid. The");
+    println!("network loses 3 answers in 10, sends 1 request in 10 twice and delays many; with Semel, the");
+    println!("gateway is also killed {crashes} times with kill -9.\n");
     let scratch = tempfile::tempdir().context("no temporary directory")?;
-    let store = arguments.store.clone().unwrap_or(format!("sqlite:{}/demo.db", scratch.path().display()));
+    let store = store.unwrap_or(format!("sqlite:{}/demo.db", scratch.path().display()));
     let mut rows = Vec::new();
     for (name, store) in [("without Semel", None), ("with Semel", Some(store))] {
-        println!("{name} …");
-        rows.push((name, Run::new(&arguments, store).play().await?));
+        let bar = ProgressBar::new(intents as u64).with_prefix(name);
+        bar.set_style(ProgressStyle::with_template("{prefix:>13} {wide_bar} {pos}/{len}").context("a bar")?);
+        let crashes = if store.is_some() { crashes } else { 0 };
+        rows.push((name, play(workers, payments, crashes, store, &bar).await.with_context(|| name)?));
+        bar.finish();
     }
-    println!("\n                 payments  attempts  crashes  charges  DUPLICATES  missing   time");
+    println!("               intents  attempts  answers lost  crashes  effects  DUPLICATES  missing   time");
     for (name, tally) in &rows {
         println!(
-            "{name:<15}  {intents:>8}  {:>8}  {:>7}  {:>7}  {:>10}  {:>7}  {:>4.1}s",
+            "{name:<13}  {intents:>7}  {:>8}  {:>12}  {:>7}  {:>7}  {:>10}  {:>7}  {:>4.1}s",
             tally.attempts,
+            tally.lost,
             tally.crashes,
             tally.effects,
             tally.duplicates,
@@ -76,197 +78,121 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             tally.took.as_secs_f32()
         );
     }
-    println!(
-        "\nCounted at the bank: a duplicate is a client charged again, missing is paid but never charged."
-    );
+    println!("\nCounted in the payments service: a duplicate is a client charged again, missing is paid but");
+    println!("never charged.");
     let safe = rows.last().is_some_and(|(_, tally)| tally.duplicates == 0 && tally.missing == 0);
     Ok(if safe { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// One run: the clients, the bank, and the service between them.
-struct Run {
+/// One run: all clients, the network, the service, and perhaps a gateway between them.
+async fn play(
     workers: usize,
     payments: usize,
     crashes: u32,
     store: Option<String>,
-    bank: Mutex<BankBook>,
-    clients: Mutex<HashMap<u64, oneshot::Sender<bool>>>,
-    requests: AtomicU64,
-    heard: AtomicU64,
-    done: AtomicBool,
-    to_service: Mutex<Option<mpsc::UnboundedSender<ToService>>>,
+    bar: &ProgressBar,
+) -> anyhow::Result<Tally> {
+    let start = Instant::now();
+    let service = Payments::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.context("no port on loopback")?;
+    let upstream = listener.local_addr()?;
+    let router = service.router();
+    let serving = tokio::spawn(async move { axum::serve(listener, router).await });
+    let mut gateway = match store {
+        Some(store) => Some(Gateway::start(format!("http://{upstream}"), store).await?),
+        None => None,
+    };
+    let target = gateway.as_ref().map_or(upstream.to_string(), |gateway| gateway.address.clone());
+    let chaos = Arc::new(Chaos::new(target));
+    let paid = Arc::new(AtomicU64::new(0));
+    let run = semel::Nonce::random().to_string();
+    let keys: Vec<Vec<String>> =
+        (0..workers).map(|worker| (0..payments).map(|n| format!("{run}-{worker}-{n}")).collect()).collect();
+    let mut clients = JoinSet::new();
+    for keys in keys.clone() {
+        clients.spawn(client(chaos.clone(), keys, paid.clone(), bar.clone()));
+    }
+    let intents = (workers * payments) as u64;
+    let mut killed = 0;
+    let deadline = start + GIVE_UP;
+    while !clients.is_empty() {
+        anyhow::ensure!(Instant::now() < deadline, "some client never heard that it had paid");
+        let _ = tokio::time::timeout(Duration::from_millis(5), clients.join_next()).await;
+        // Spread over the run: the next crash comes once its share of payments was made.
+        let due = intents * u64::from(killed + 1) / u64::from(crashes + 1);
+        if let Some(gateway) = &mut gateway
+            && killed < crashes
+            && paid.load(Ordering::Relaxed) >= due
+        {
+            gateway.crash().await?;
+            killed += 1;
+        }
+    }
+    chaos.settle().await;
+    drop(gateway);
+    serving.abort();
+    let charges = service.charges();
+    let missing = keys.iter().flatten().filter(|key| !charges.contains_key(*key)).count() as u64;
+    Ok(Tally {
+        attempts: chaos.attempts(),
+        lost: chaos.lost(),
+        crashes: killed,
+        effects: charges.values().sum(),
+        duplicates: charges.values().map(|count| count - 1).sum(),
+        missing,
+        took: start.elapsed(),
+    })
 }
 
-/// Charges per key, and the tokens the bank refuses.
-#[derive(Default)]
-struct BankBook {
-    charges: HashMap<String, u64>,
-    fences: HashMap<String, u64>,
-}
-
-impl Run {
-    fn new(arguments: &Arguments, store: Option<String>) -> Arc<Self> {
-        Arc::new(Self {
-            workers: arguments.workers,
-            payments: arguments.payments,
-            crashes: arguments.crashes,
-            store,
-            bank: Mutex::default(),
-            clients: Mutex::default(),
-            requests: AtomicU64::new(0),
-            heard: AtomicU64::new(0),
-            done: AtomicBool::new(false),
-            to_service: Mutex::new(None),
-        })
-    }
-
-    async fn play(self: Arc<Self>) -> anyhow::Result<Tally> {
-        let start = Instant::now();
-        let nonce = semel::Nonce::random().to_string();
-        let keys: Vec<Vec<String>> = (0..self.workers)
-            .map(|worker| (0..self.payments).map(|n| format!("{}-{worker}-{n}", &nonce[..12])).collect())
-            .collect();
-        let clients: Vec<_> =
-            keys.iter().cloned().map(|keys| tokio::spawn(self.clone().client(keys))).collect();
-        let served = tokio::spawn(self.clone().keep_serving());
-        let all = async {
-            for client in clients {
-                client.await.context("a client stopped")?;
-            }
-            anyhow::Ok(())
-        };
-        tokio::time::timeout(GIVE_UP, all).await.context("some client never heard that it had paid")??;
-        self.done.store(true, Ordering::SeqCst);
-        lock(&self.to_service).take();
-        let crashes = served.await.context("the service's keeper stopped")??;
-        let bank = lock(&self.bank);
-        let intents = keys.iter().flatten();
-        let missing = intents.clone().filter(|key| !bank.charges.contains_key(*key)).count() as u64;
-        let effects = bank.charges.values().sum();
-        let duplicates = bank.charges.values().map(|count| count - 1).sum();
-        let attempts = self.requests.load(Ordering::Relaxed);
-        Ok(Tally { attempts, crashes, effects, duplicates, missing, took: start.elapsed() })
-    }
-
-    /// A client: sends each payment under one key until it hears that it was made.
-    async fn client(self: Arc<Self>, keys: Vec<String>) {
-        for key in keys {
-            loop {
-                let id = self.requests.fetch_add(1, Ordering::Relaxed);
-                let (tell, hear) = oneshot::channel();
-                lock(&self.clients).insert(id, tell);
-                self.send(ToService::Pay { id, key: key.clone() });
-                let heard = tokio::time::timeout(PATIENCE, hear).await;
-                lock(&self.clients).remove(&id);
-                if let Ok(Ok(true)) = heard {
-                    break;
-                }
-                tokio::time::sleep(PATIENCE / 10).await;
-            }
-        }
-    }
-
-    /// Starts the service, kills it at random moments, and starts it again.
-    async fn keep_serving(self: Arc<Self>) -> anyhow::Result<u32> {
-        let mut crashes = 0;
-        let intents = (self.workers * self.payments) as u64;
-        loop {
-            let mut service = self.start()?;
-            if crashes == self.crashes || self.done.load(Ordering::SeqCst) {
-                service.wait().await.context("the service cannot be waited for")?;
-                return Ok(crashes);
-            }
-            // Spread over the run: the next crash comes once its share of payments was made.
-            let due = intents * u64::from(crashes + 1) / u64::from(self.crashes + 1);
-            while self.heard.load(Ordering::Relaxed) < due && !self.done.load(Ordering::SeqCst) {
-                tokio::time::sleep(Duration::from_millis(2)).await;
-            }
-            if !self.done.load(Ordering::SeqCst) {
-                service.kill().await.context("the service cannot be killed")?;
-                crashes += 1;
-            }
-        }
-    }
-
-    fn start(self: &Arc<Self>) -> anyhow::Result<Child> {
-        let own = std::env::current_exe().context("this program does not know where it is")?;
-        let mut command = Command::new(own);
-        command.arg("demo-service").stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
-        command.args(self.store.iter().flat_map(|store| ["--store", store]));
-        let mut child = command.spawn().context("the demo's service does not start")?;
-        let (send, mut lines) = mpsc::unbounded_channel::<ToService>();
-        if !self.done.load(Ordering::SeqCst) {
-            *lock(&self.to_service) = Some(send);
-        }
-        let mut stdin = child.stdin.take().context("the service has no input")?;
-        tokio::spawn(async move {
-            while let Some(line) = lines.recv().await {
-                if stdin.write_all(line.line().as_bytes()).await.is_err() {
-                    return;
-                }
-            }
-        });
-        let stdout = child.stdout.take().context("the service has no output")?;
-        let run = self.clone();
-        tokio::spawn(async move {
-            let mut lines = BufReader::new(stdout).lines();
-            while let Ok(Some(line)) = lines.next_line().await {
-                run.hear(&line);
-            }
-        });
-        Ok(child)
-    }
-
-    fn send(&self, line: ToService) {
-        if let Some(service) = lock(&self.to_service).as_ref() {
-            let _ = service.send(line);
-        }
-    }
-
-    fn hear(&self, line: &str) {
-        match FromService::parse(line) {
-            Some(FromService::Answer { id, paid }) => {
-                let lost = u64::from(semel::Nonce::random().as_bytes()[15]).is_multiple_of(LOST_ONE_IN);
-                let client = lock(&self.clients).remove(&id);
-                if let Some(client) = client.filter(|_| !lost) {
-                    self.heard.fetch_add(u64::from(paid), Ordering::Relaxed);
-                    let _ = client.send(paid);
-                }
-            }
-            Some(FromService::Charge { call, key, token }) => {
-                let done = lock(&self.bank).charge(key, token);
-                self.send(ToService::Bank { call, done });
-            }
-            Some(FromService::Ask { call, key, token }) => {
-                let done = lock(&self.bank).ask(key, token);
-                self.send(ToService::Bank { call, done });
-            }
-            None => {}
-        }
+/// A client: sends each payment under one key until it hears that it was made.
+async fn client(chaos: Arc<Chaos>, keys: Vec<String>, paid: Arc<AtomicU64>, bar: ProgressBar) {
+    for key in keys {
+        while chaos.clone().send(&key).await != Heard::Paid {}
+        paid.fetch_add(1, Ordering::Relaxed);
+        bar.inc(1);
     }
 }
 
-impl BankBook {
-    /// Charges, unless this token was fenced off. Without Semel there are no tokens, and no fences.
-    fn charge(&mut self, key: String, token: u64) -> bool {
-        if self.fences.get(&key).is_some_and(|fence| token <= *fence) {
-            return false;
-        }
-        *self.charges.entry(key).or_default() += 1;
-        true
+/// `semel gateway` as a process of its own, so that it can be killed.
+struct Gateway {
+    child: Child,
+    address: String,
+    upstream: String,
+    store: String,
+}
+
+impl Gateway {
+    async fn start(upstream: String, store: String) -> anyhow::Result<Self> {
+        let (child, address) = launch("127.0.0.1:0", &upstream, &store).await?;
+        Ok(Self { child, address, upstream, store })
     }
 
-    /// Whether it was charged; if not, refuses this token and all before it from now on.
-    fn ask(&mut self, key: String, token: u64) -> bool {
-        if self.charges.contains_key(&key) {
-            return true;
-        }
-        let fence = self.fences.entry(key).or_default();
-        *fence = (*fence).max(token);
-        false
+    async fn crash(&mut self) -> anyhow::Result<()> {
+        self.child.kill().await.context("the gateway cannot be killed")?;
+        self.child = launch(&self.address, &self.upstream, &self.store).await?.0;
+        Ok(())
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+async fn launch(listen: &str, upstream: &str, store: &str) -> anyhow::Result<(Child, String)> {
+    let own = std::env::current_exe().context("this program does not know where it is")?;
+    let recovery = format!("ask:{upstream}/reconcile");
+    // Short times, so that the demo recovers from each crash while you watch.
+    let mut child = Command::new(own)
+        .args(["gateway", "--listen", listen, "--upstream", upstream, "--store", store])
+        .args(["--tenant", "none", "--recovery", &recovery, "--lease", "400ms", "--run-max", "300ms"])
+        .args(["--wait", "500ms", "--log-filter", "off"])
+        .env_remove("SEMEL_STORE")
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .context("the gateway does not start")?;
+    let stdout = child.stdout.take().context("the gateway has no output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    while let Some(line) = lines.next_line().await? {
+        if let Some(address) = line.strip_prefix("semel gateway listening on http://") {
+            return Ok((child, address.to_owned()));
+        }
+    }
+    anyhow::bail!("the gateway ended before it was ready")
 }

@@ -1,0 +1,50 @@
+//! The gateway beside nginx and beside its own store's ceiling; the layer beside bare axum and a peer.
+//!
+//! Every contestant is a process of its own on loopback; client, contestant and upstream share the
+//! machine, as they do for all of them.
+
+mod gateway;
+mod layer;
+mod servers;
+mod wrk;
+
+use std::fmt::Write as _;
+
+use anyhow::{Context, Result, ensure};
+use tokio::process::Command;
+
+pub(crate) use gateway::measure as measure_gateway;
+pub(crate) use layer::measure as measure_layer;
+pub(crate) use servers::part;
+
+/// A document of about a kilobyte.
+pub(crate) fn json_of_1_kb() -> String {
+    let mut json = String::from(r#"{"amount":100,"currency":"EUR","lines":["#);
+    for line in 0.. {
+        let comma = if line == 0 { "" } else { "," };
+        let _ = write!(json, r#"{comma}{{"sku":"item-{line:04}","count":{},"price":"{}.99"}}"#, line % 7 + 1, line * 3);
+        if json.len() > 960 {
+            break;
+        }
+    }
+    json + "]}"
+}
+
+/// Installs a Debian package if its program is missing and we may.
+pub(super) async fn install(program: &str, package: &str) -> Result<()> {
+    let found = |program: &str| {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|at| at.join(program).is_file())
+    };
+    if found(program) {
+        return Ok(());
+    }
+    let done = Command::new("apt-get")
+        .args(["install", "-y", "-q", package])
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .output()
+        .await;
+    let done = done.with_context(|| format!("{program} is missing: install the package {package}"))?;
+    ensure!(done.status.success() && found(program), "{program} is missing: install the package {package}");
+    Ok(())
+}

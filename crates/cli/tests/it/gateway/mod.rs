@@ -1,0 +1,5 @@
+//! The gateway as a process, seen from its clients and from the service behind it.
+
+mod life;
+mod promises;
+mod rig;
