@@ -222,13 +222,8 @@ impl Snapshot {
     fn sweep(&mut self, now: Timestamp, limit: u32, unknown_kept: Duration) -> SweepReport {
         let mut report = SweepReport::default();
         let most = if mutant::on("sweep-ignores-limit") { usize::MAX } else { limit as usize };
-        let due: Vec<OperationId> = self
-            .looks
-            .iter()
-            .take_while(|(look, _)| *look <= now)
-            .take(most)
-            .map(|(_, id)| *id)
-            .collect();
+        let due: Vec<OperationId> =
+            self.looks.iter().take_while(|(look, _)| *look <= now).take(most).map(|(_, id)| *id).collect();
         for id in &due {
             let Some(record) = self.record(id) else { continue };
             match record::sweep(record, now, unknown_kept) {

@@ -125,7 +125,8 @@ impl Filter {
     /// Whether a record is to be shown.
     pub fn matches(&self, record: &Record) -> bool {
         let scope = record.operation.scope();
-        let is = |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        let is =
+            |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
         let tenant = match &self.tenant {
             Some(None) if mutant::on("list-ignores-no-tenant") => true,
             Some(tenant) => tenant.as_deref() == scope.tenant(),

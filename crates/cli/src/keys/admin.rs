@@ -70,7 +70,9 @@ impl Admin {
         match (uri.scheme_str(), uri.authority()) {
             (Some("http"), Some(authority)) if !authority.as_str().contains('@') => {}
             (Some("https"), _) => {
-                bail!("the admin API speaks plain HTTP: use http://ADDRESS, on loopback or in a private network")
+                bail!(
+                    "the admin API speaks plain HTTP: use http://ADDRESS, on loopback or in a private network"
+                )
             }
             _ => bail!("the address of the admin API looks like http://127.0.0.1:8081"),
         }
@@ -107,7 +109,10 @@ impl Admin {
                 Ok(answer) => break answer,
                 Err(error) if tries == TRIES_MAX => {
                     return Err(error).with_context(|| {
-                        format!("the admin API at {} does not answer; is a gateway running with --admin?", self.base)
+                        format!(
+                            "the admin API at {} does not answer; is a gateway running with --admin?",
+                            self.base
+                        )
                     });
                 }
                 Err(_) => tries += 1,
@@ -116,7 +121,9 @@ impl Admin {
         match status {
             StatusCode::OK => {
                 let answer = serde_json::from_slice(&body);
-                Ok(Some(answer.with_context(|| format!("{} is not the admin API of this version", self.base))?))
+                Ok(Some(
+                    answer.with_context(|| format!("{} is not the admin API of this version", self.base))?,
+                ))
             }
             StatusCode::NOT_FOUND => Ok(None),
             _ => Err(refused(status, &body)),
@@ -249,7 +256,9 @@ fn refused(status: StatusCode, body: &[u8]) -> anyhow::Error {
     let told: Vec<&str> = [&problem.title, &problem.detail].into_iter().map(String::as_str).collect();
     let told: Vec<&str> = told.into_iter().filter(|part| !part.is_empty()).collect();
     match status {
-        StatusCode::UNAUTHORIZED => anyhow!("the admin API asks for its token: give it with --token-file FILE"),
+        StatusCode::UNAUTHORIZED => {
+            anyhow!("the admin API asks for its token: give it with --token-file FILE")
+        }
         _ if told.is_empty() => anyhow!("the admin API answered {status}"),
         _ => anyhow!("the gateway refused: {}", told.join(": ")),
     }

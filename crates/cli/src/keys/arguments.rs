@@ -255,9 +255,14 @@ fn user_and_machine() -> String {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let file = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     let user = ["USER", "LOGNAME", "USERNAME"].into_iter().find_map(variable);
-    let machine = file("/proc/sys/kernel/hostname").or_else(|| file("/etc/hostname")).or_else(|| variable("HOSTNAME"));
+    let machine =
+        file("/proc/sys/kernel/hostname").or_else(|| file("/etc/hostname")).or_else(|| variable("HOSTNAME"));
     let unnamed = || "unnamed".to_owned();
-    format!("{}@{}", user.unwrap_or_else(unnamed), machine.filter(|name| !name.is_empty()).unwrap_or_else(unnamed))
+    format!(
+        "{}@{}",
+        user.unwrap_or_else(unnamed),
+        machine.filter(|name| !name.is_empty()).unwrap_or_else(unnamed)
+    )
 }
 
 fn parse_key(text: &str) -> Result<Key, String> {

@@ -106,7 +106,9 @@ async fn serve(operations: &impl Operations, command: Command) -> anyhow::Result
         }
         Command::Show(show) => {
             let bodies = if show.bodies { Bodies::Shown } else { Bodies::Hidden };
-            let Some(seen) = find(operations, &show.chosen, bodies).await? else { return Ok(ExitCode::FAILURE) };
+            let Some(seen) = find(operations, &show.chosen, bodies).await? else {
+                return Ok(ExitCode::FAILURE);
+            };
             if show.json {
                 return print_json(&seen);
             }
@@ -144,7 +146,9 @@ async fn find(
     let key = text::plain(chosen.which.key.as_str());
     let listing = operations.list(&chosen.filter(), Token(0), SEVERAL_MAX).await?;
     match &listing.operations[..] {
-        [] => bail!("no operation with the key or id {key} is remembered: it never was, or it expired and was swept"),
+        [] => bail!(
+            "no operation with the key or id {key} is remembered: it never was, or it expired and was swept"
+        ),
         [only] => {
             let found = operations.get(only.operation_id()?, bodies).await?;
             Ok(Some(found.with_context(|| format!("operation {} is gone meanwhile", only.id))?))
@@ -175,7 +179,9 @@ async fn end(
     }
     let ended = operations.settle(&seen, found, who).await?;
     let told = match found {
-        Found::Done(written) => format!("settled as done: retries get the answer with status {}", written.status),
+        Found::Done(written) => {
+            format!("settled as done: retries get the answer with status {}", written.status)
+        }
         Found::Never => "settled as never: the next attempt runs".to_owned(),
         Found::Free => "freed: the next attempt runs".to_owned(),
     };
@@ -208,9 +214,10 @@ async fn purge_subject(
     if json {
         return print_json(&json!({ "purged": purged, "open": open, "more": more }));
     }
-    let mut told = format!("{purged} operations of this subject were purged; their keys stay used until they expire\n");
+    let mut told =
+        format!("{purged} operations of this subject were purged; their keys stay used until they expire\n");
     if open > 0 {
-        told += &format!("{open} have not ended, or were purged before, and were left alone\n");
+        told += &format!("{open} have not ended and were left alone: settle them first\n");
     }
     print(&told)
 }

@@ -33,7 +33,9 @@ pub(super) fn not_unknown(seen: &Operation) -> Option<String> {
         State::Released => Some(format!(
             "operation {id} is released: it certainly did not happen, and the next attempt may run already"
         )),
-        State::Tombstone => Some(format!("operation {id} ended and was purged: there is nothing left to settle")),
+        State::Tombstone => {
+            Some(format!("operation {id} ended and was purged: there is nothing left to settle"))
+        }
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use semel::store::{Filter, LOOK_MAX, SubjectPurge};
 use semel::verbs::{Change, Finding, MarkUnknown, Purge, Settle, Settler, Witness};
-use semel::{Backoff, EffectStore, Error, Nonce, Operation as Named, OperationId, Record, Timestamp, Token, mutant};
+use semel::{
+    Backoff, EffectStore, Error, Nonce, Operation as Named, OperationId, Record, Timestamp, Token, mutant,
+};
 
 use super::view::{Bodies, Operation, State};
 use super::{Found, Listing, Operations, Who, refusal};
@@ -159,7 +161,9 @@ fn refuse_new_file(address: &str) -> anyhow::Result<()> {
     let Some(path) = address.strip_prefix("sqlite:") else { return Ok(()) };
     let path = path.strip_prefix("//").unwrap_or(path);
     if !path.is_empty() && !path.contains(['?', '\0']) && !Path::new(path).exists() {
-        bail!("there is no store at {path}; name the file the gateway or service uses with --store sqlite:PATH");
+        bail!(
+            "there is no store at {path}; name the file the gateway or service uses with --store sqlite:PATH"
+        );
     }
     Ok(())
 }

@@ -76,7 +76,10 @@ pub(super) fn whole(operation: &Operation, now: Timestamp) -> String {
     line("route", plain(&operation.route));
     line("state", state(operation, now));
     line("created", moment(&operation.created_at, now));
-    let attempt = format!("{}, the newest with token {} and nonce {}", operation.attempts, operation.token, operation.nonce);
+    let attempt = format!(
+        "{}, the newest with token {} and nonce {}",
+        operation.attempts, operation.token, operation.nonce
+    );
     line("attempts", attempt);
     line("claimed", moment(&operation.attempt_at, now));
     line("lease", format!("until {}", time::short(&operation.lease_until)));
@@ -86,7 +89,10 @@ pub(super) fn whole(operation: &Operation, now: Timestamp) -> String {
     }
     line("expires", operation.expires_at.as_deref().map_or("not before it has ended".into(), time::short));
     if operation.possible_double_effect {
-        line("WARNING", "possible double effect: an attempt that no longer counted brought an outcome too".into());
+        line(
+            "WARNING",
+            "possible double effect: an attempt that no longer counted brought an outcome too".into(),
+        );
     }
     if let Some(outcome) = &operation.outcome {
         line("outcome", answer(outcome, INDENT));
@@ -155,7 +161,8 @@ fn answer(answer: &Answer, indent: usize) -> String {
         }
         (None, Some(bytes)) => {
             let hidden = bytes > 0 && answer.body.is_none() && answer.body_base64.is_none();
-            let _ = write!(text, ", a body of {bytes} bytes{}", if hidden { " (--bodies shows it)" } else { "" });
+            let _ =
+                write!(text, ", a body of {bytes} bytes{}", if hidden { " (--bodies shows it)" } else { "" });
         }
         (None, None) => {}
     }
@@ -195,7 +202,10 @@ fn cut(text: &str) -> String {
 
 /// Without anything a terminal would act on or read backwards.
 pub(super) fn plain(text: &str) -> String {
-    let acts = |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
         if acts(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
@@ -228,9 +238,13 @@ mod tests {
         let table = table(&[operation(&"k".repeat(60)), other], now);
         let lines: Vec<&str> = table.lines().collect();
         let at = |line: &str, word: &str| {
-            line.find(word).map(|byte| line[..byte].chars().count()).unwrap_or_else(|| panic!("{word}: {table}"))
+            line.find(word)
+                .map(|byte| line[..byte].chars().count())
+                .unwrap_or_else(|| panic!("{word}: {table}"))
         };
-        for (title, word) in [("NAMESPACE", "shop"), ("STATE", "unknown"), ("AGE", "1h 2m"), ("NOTE", "POSSIBLE")] {
+        for (title, word) in
+            [("NAMESPACE", "shop"), ("STATE", "unknown"), ("AGE", "1h 2m"), ("NOTE", "POSSIBLE")]
+        {
             assert_eq!(at(lines[0], title), at(lines[1], word), "{table}");
         }
         assert!(lines[1].contains(&format!("{}…", "k".repeat(39))), "{table}");

@@ -60,7 +60,8 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 /// The two largest parts of a duration: `3d 4h`, `12m 5s`, `0s`.
 pub(super) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
-    let parts = [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
+    let parts =
+        [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     let first = parts.iter().position(|(count, _)| *count > 0).unwrap_or(3);
     let shown: Vec<String> = parts[first..]
         .iter()
@@ -92,16 +93,23 @@ mod tests {
             let (year, month, date) = civil(day);
             assert_eq!(days(year, month, date), day);
         }
-        for not in ["", "2026-02-31T00:00:00.000000Z", "2026-11-16 04:00:00.123456Z", "2026-11-16T04:00:00Z"] {
+        for not in ["", "2026-02-31T00:00:00.000000Z", "2026-11-16 04:00:00.123456Z", "2026-11-16T04:00:00Z"]
+        {
             assert_eq!(read(not), None, "{not}");
         }
     }
 
     #[test]
     fn spans_show_their_two_largest_parts() {
-        for (seconds, text) in
-            [(0, "0s"), (59, "59s"), (60, "1m"), (725, "12m 5s"), (3600, "1h"), (3605, "1h"), (273_900, "3d 4h")]
-        {
+        for (seconds, text) in [
+            (0, "0s"),
+            (59, "59s"),
+            (60, "1m"),
+            (725, "12m 5s"),
+            (3600, "1h"),
+            (3605, "1h"),
+            (273_900, "3d 4h"),
+        ] {
             assert_eq!(span(Duration::from_secs(seconds)), text);
         }
     }

@@ -42,13 +42,18 @@ impl Written {
             std::fs::read(path).with_context(|| format!("the body cannot be read from {}", path.display()))
         })?;
         if body.len() > DEFAULTS.outcome_bytes_max {
-            bail!("the body has {} bytes; the most that is kept is {}", body.len(), DEFAULTS.outcome_bytes_max);
+            bail!(
+                "the body has {} bytes; the most that is kept is {}",
+                body.len(),
+                DEFAULTS.outcome_bytes_max
+            );
         }
         Ok(Self { status, headers, body })
     }
 
     pub(super) fn outcome(&self) -> Outcome {
-        let line = |(name, value): &(String, String)| Line { name: name.clone(), value: value.clone().into() };
+        let line =
+            |(name, value): &(String, String)| Line { name: name.clone(), value: value.clone().into() };
         Outcome {
             status: self.status,
             headers: self.headers.iter().map(line).collect(),
@@ -80,7 +85,9 @@ pub(super) fn header(text: &str) -> Result<(String, String), String> {
         return Err(format!("the value of {name} has a control character"));
     }
     if FOREIGN.contains(&name.as_str()) || name.starts_with("semel-") {
-        return Err(format!("{name} belongs to a connection or to Semel, not to a stored answer; leave it out"));
+        return Err(format!(
+            "{name} belongs to a connection or to Semel, not to a stored answer; leave it out"
+        ));
     }
     Ok((name, value.to_owned()))
 }

@@ -25,12 +25,7 @@ pub(super) async fn get_record(shared: &Shared, operation: OperationId) -> Resul
 }
 
 /// In a transaction of its own, for the server's limits on how long a statement may take.
-pub(super) async fn list(
-    shared: &Shared,
-    filter: &Filter,
-    after: Token,
-    limit: u32,
-) -> Result<Page, Error> {
+pub(super) async fn list(shared: &Shared, filter: &Filter, after: Token, limit: u32) -> Result<Page, Error> {
     let mut link = shared.verbs.link().await?;
     let (clock, after) = (shared.clock(), i64::try_from(after.0).unwrap_or(i64::MAX));
     let (limit, wanted) = (i64::from(limit.min(LOOK_MAX)), Wanted::of(filter));
@@ -53,7 +48,9 @@ pub(super) async fn list(
             match row::record(row, 3) {
                 Ok(record) => records.push(Record { outcome: None, ..record }),
                 // One that cannot be read must not hide the others from the recoverer.
-                Err(error) => tracing::error!(%error, "an operation is left out of a listing: it cannot be read"),
+                Err(error) => {
+                    tracing::error!(%error, "an operation is left out of a listing: it cannot be read")
+                }
             }
         }
     }

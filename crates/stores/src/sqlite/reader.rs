@@ -76,7 +76,8 @@ impl Reader {
                 filter.route,
                 filter.key.as_ref().map(Key::as_str),
             ];
-            let found: Vec<row::Found> = statement.query_map(wanted, row::found)?.collect::<Result<_, _>>()?;
+            let found: Vec<row::Found> =
+                statement.query_map(wanted, row::found)?.collect::<Result<_, _>>()?;
             let records = found.into_iter().filter_map(|(_, record)| record.map_err(left_out).ok()).collect();
             let next = (looked == limit).then_some(Token(last.unsigned_abs()));
             Ok((mark, Page { now, records, next }))

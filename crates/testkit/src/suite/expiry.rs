@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use semel_core::claim::Claim;
-use semel_core::record::{Recovery, State};
 use semel_core::policy::TTL_MAX;
+use semel_core::record::{Recovery, State};
 use semel_core::verbs::{Change, Complete, Completion};
 
 use crate::Rig;
@@ -128,7 +128,10 @@ pub(super) async fn a_completion_may_ask_to_be_remembered_longer_never_shorter(r
     assert!(matches!(shop.ask(&late, Recovery::Hold).await, Claim::Completed { .. }));
     shop.shift(shop.edge());
     assert_eq!(shop.sweep().await, 2, "a month later the two that asked for a month");
-    assert!(matches!(shop.ask(&operation("kept-forever-0001"), Recovery::Hold).await, Claim::Completed { .. }));
+    assert!(matches!(
+        shop.ask(&operation("kept-forever-0001"), Recovery::Hold).await,
+        Claim::Completed { .. }
+    ));
     assert_eq!(shop.grant(&late, Recovery::Hold).await.attempt, 1, "the key is free again");
 }
 

@@ -112,16 +112,13 @@ pub(super) async fn operations_are_found_by_any_of_their_parts(rig: Arc<dyn Rig>
         }),
         (Filter { states: Some(Vec::new()), ..none.clone() }, |_, _| false),
         (Filter { route: text("no\0such"), ..none.clone() }, |_, _| false),
-        (
-            Filter { tenant: Some(None), route: text("charge"), key, ..Filter::unsettled() },
-            |order, state| {
-                let scope = order.scope();
-                scope.tenant().is_none()
-                    && scope.route() == "charge"
-                    && order.key().as_str() == "listed-key-00001"
-                    && matches!(state, State::InProgress | State::Unknown)
-            },
-        ),
+        (Filter { tenant: Some(None), route: text("charge"), key, ..Filter::unsettled() }, |order, state| {
+            let scope = order.scope();
+            scope.tenant().is_none()
+                && scope.route() == "charge"
+                && order.key().as_str() == "listed-key-00001"
+                && matches!(state, State::InProgress | State::Unknown)
+        }),
     ];
     for (filter, expected) in &filters {
         let expected: Vec<(OperationId, State)> = all

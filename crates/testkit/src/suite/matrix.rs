@@ -136,7 +136,11 @@ fn deeds(order: &Arc<Operation>, recovery: Recovery, own: Option<&Request>, hold
         deeds.push(Deed::Renew(Renew { holder, lease: micros(MINUTE) }));
         deeds.push(Deed::Complete(Complete { holder, outcome: "paid".into(), ttl_min: None }));
         deeds.push(Deed::Complete(Complete { holder, outcome: "other".into(), ttl_min: None }));
-        deeds.push(Deed::Complete(Complete { holder, outcome: "kept".into(), ttl_min: Some(micros(9 * TTL)) }));
+        deeds.push(Deed::Complete(Complete {
+            holder,
+            outcome: "kept".into(),
+            ttl_min: Some(micros(9 * TTL)),
+        }));
         deeds.push(Deed::Release(Release { holder }));
         for witness in [Witness::Holder(holder), Witness::Lapse { operation, token: holder.token }] {
             deeds.push(Deed::MarkUnknown(MarkUnknown { witness, note: "note".into() }));

@@ -34,7 +34,11 @@ pub(crate) struct Twin {
 
 impl Twin {
     pub(crate) async fn new(rig: Arc<dyn Rig>, reference: Reference) -> Self {
-        let page = rig.store().list(&Filter::default(), Token(0), 1).await.expect("a fresh store can be paged through");
+        let page = rig
+            .store()
+            .list(&Filter::default(), Token(0), 1)
+            .await
+            .expect("a fresh store can be paged through");
         let slack = if rig.clock_stands() { 0 } else { MINUTE };
         Self { rig, reference, tokens: BTreeMap::new(), start: page.now.as_micros(), slack }
     }
