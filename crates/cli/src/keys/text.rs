@@ -58,6 +58,8 @@ fn remark(operation: &Operation, now: Timestamp) -> String {
         "POSSIBLE DOUBLE EFFECT".into()
     } else if operation.is_lapsed(now) {
         "lease lapsed".into()
+    } else if operation.expires_at.as_deref().and_then(time::read).is_some_and(|at| now >= at) {
+        "expired".into()
     } else {
         String::new()
     }
