@@ -22,7 +22,7 @@ enum Mode {
     #[command(hide = true)]
     DemoService(demo::service::Arguments),
     /// Find operations, see what happened to them, settle, free and purge them.
-    Keys(keys::Arguments),
+    Keys(Box<keys::Arguments>),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
 }
@@ -32,7 +32,7 @@ async fn main() -> std::process::ExitCode {
     let done = match Arguments::parse().mode {
         Mode::Demo(arguments) => demo::run(arguments).await,
         Mode::DemoService(arguments) => demo::service::run(arguments).await,
-        Mode::Keys(arguments) => keys::run(arguments).await,
+        Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::Store(arguments) => store::run(arguments).await,
     };
     match done {

@@ -87,6 +87,9 @@ async fn fill(shop: &Shop) -> Vec<(Arc<Operation>, State)> {
     all
 }
 
+/// Which operations a filter is to find.
+type Expected = fn(&Operation, State) -> bool;
+
 // G-81: an operator finds an operation by its key, and by whatever else is known of it.
 pub(super) async fn operations_are_found_by_any_of_their_parts(rig: Arc<dyn Rig>) {
     let shop = Shop(rig);
@@ -94,7 +97,7 @@ pub(super) async fn operations_are_found_by_any_of_their_parts(rig: Arc<dyn Rig>
     let key = Some(all[0].0.key().clone());
     let none = Filter::default();
     let text = |text: &str| Some(text.to_owned());
-    let filters: [(Filter, fn(&Operation, State) -> bool); 12] = [
+    let filters: [(Filter, Expected); 12] = [
         (none.clone(), |_, _| true),
         (Filter { namespace: text("shop"), ..none.clone() }, |order, _| order.scope().namespace() == "shop"),
         (Filter { tenant: Some(None), ..none.clone() }, |order, _| order.scope().tenant().is_none()),
