@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use semel::store::Filter;
-use semel::{Key, OperationId};
+use semel::{Key, OperationId, history};
 
 use super::view::State;
 use super::written::{self, Written};
@@ -18,17 +18,26 @@ pub(crate) struct Arguments {
     pub(super) command: Command,
 }
 
+/// Longest name of an operator, in bytes.
+const BY_BYTES_MAX: usize = 100;
+/// Longest reason, in bytes. With the name before it, it must fit into a history's note.
+const NOTE_BYTES_MAX: usize = 400;
+const _: () = assert!(BY_BYTES_MAX + ": ".len() + NOTE_BYTES_MAX <= history::NOTE_BYTES_MAX);
+
+const WHERE: &str = "Where the operations are";
+const NARROWED: &str = "Narrowed down";
+
 /// Where the operations are.
 #[derive(Args)]
 pub(super) struct Target {
     /// The store: `sqlite:PATH` or `postgres://…` [env: SEMEL_STORE] [default: sqlite:semel.db]
-    #[arg(long, global = true, conflicts_with = "admin", value_name = "URL")]
+    #[arg(long, global = true, conflicts_with = "admin", value_name = "URL", help_heading = WHERE)]
     store: Option<String>,
     /// The admin API of a running gateway, instead of the store: `http://127.0.0.1:8081`
-    #[arg(long, global = true, value_name = "URL")]
+    #[arg(long, global = true, value_name = "URL", help_heading = WHERE)]
     pub(super) admin: Option<String>,
     /// A file that holds the token of the admin API
-    #[arg(long, global = true, value_name = "FILE", requires = "admin")]
+    #[arg(long, global = true, value_name = "FILE", requires = "admin", help_heading = WHERE)]
     pub(super) token_file: Option<PathBuf>,
 }
 
@@ -210,16 +219,16 @@ pub(super) struct Which {
 #[derive(Args, Clone)]
 struct Scope {
     /// Only of this deployment (a gateway's is `default` unless configured)
-    #[arg(long)]
+    #[arg(long, help_heading = NARROWED)]
     namespace: Option<String>,
     /// Only of this tenant
-    #[arg(long)]
+    #[arg(long, help_heading = NARROWED)]
     tenant: Option<String>,
     /// Only those that belong to no tenant
-    #[arg(long, conflicts_with = "tenant")]
+    #[arg(long, conflicts_with = "tenant", help_heading = NARROWED)]
     no_tenant: bool,
     /// Only of this route
-    #[arg(long)]
+    #[arg(long, help_heading = NARROWED)]
     route: Option<String>,
 }
 
@@ -238,10 +247,10 @@ impl Scope {
 #[derive(Args)]
 struct Signature {
     /// Who you are [default: your user name and this machine]
-    #[arg(long, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = parse_by)]
     by: Option<String>,
     /// Why, and how you know
-    #[arg(long, default_value = "", hide_default_value = true)]
+    #[arg(long, default_value = "", hide_default_value = true, value_parser = parse_note)]
     note: String,
 }
 
@@ -263,6 +272,25 @@ fn user_and_machine() -> String {
         user.unwrap_or_else(unnamed),
         machine.filter(|name| !name.is_empty()).unwrap_or_else(unnamed)
     )
+}
+
+fn parse_by(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() || text.contains(':') {
+        return Err("say who does this, without a colon".into());
+    }
+    parse_within(text, BY_BYTES_MAX)
+}
+
+fn parse_note(text: &str) -> Result<String, String> {
+    parse_within(text, NOTE_BYTES_MAX)
+}
+
+/// Too long is refused rather than cut: half a reason can say the opposite.
+fn parse_within(text: &str, bytes_max: usize) -> Result<String, String> {
+    if text.len() > bytes_max || text.chars().any(char::is_control) {
+        return Err(format!("at most {bytes_max} bytes, and no control characters"));
+    }
+    Ok(text.to_owned())
 }
 
 fn parse_key(text: &str) -> Result<Key, String> {

@@ -81,7 +81,7 @@ struct Who {
 
 impl Who {
     fn signed(&self) -> String {
-        format!("{}: {}", self.by, self.note)
+        if self.note.is_empty() { self.by.clone() } else { format!("{}: {}", self.by, self.note) }
     }
 }
 

@@ -115,7 +115,9 @@ pub(super) fn whole(operation: &Operation, now: Timestamp) -> String {
 }
 
 fn state(operation: &Operation, now: Timestamp) -> String {
-    let since = operation.settled_at.as_deref().map(|at| format!(" since {}", moment(at, now)));
+    // A purge keeps the moment at which the operation ended.
+    let word = if operation.state == State::Tombstone { "; ended" } else { " since" };
+    let since = operation.settled_at.as_deref().map(|at| format!("{word} {}", moment(at, now)));
     let meaning = match operation.state {
         State::InProgress if operation.is_lapsed(now) => "its lease lapsed with no outcome",
         State::InProgress => "an attempt is running",
@@ -131,7 +133,7 @@ fn entry(happening: &Happening) -> String {
     let Happening { at, what, token, note, evidence, .. } = happening;
     let mut text = format!("{}  {:16}  token {token}", time::short(at), what.replace('_', " "));
     if !note.is_empty() {
-        let _ = write!(text, "  {}", plain(note));
+        let _ = write!(text, "  {}", plain(note.trim_end_matches(": ")));
     }
     if let Some(evidence) = evidence {
         let indent = INDENT + 2;
