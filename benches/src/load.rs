@@ -112,7 +112,7 @@ impl Direct {
     }
 
     pub(crate) async fn complete(&self, lease: semel_core::Lease) -> Result<()> {
-        let complete = Complete { holder: lease.holder, outcome: self.outcome.clone() };
+        let complete = Complete { holder: lease.holder, outcome: self.outcome.clone(), ttl_min: None };
         let completion = self.store.complete(&complete).await?;
         ensure!(completion == Completion::Stored, "a completion was answered {completion:?}");
         Ok(())

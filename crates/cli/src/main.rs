@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 
 mod demo;
+mod keys;
 mod store;
 
 /// A retry must not happen twice.
@@ -20,6 +21,8 @@ enum Mode {
     /// The service the demo crashes.
     #[command(hide = true)]
     DemoService(demo::service::Arguments),
+    /// Find operations, see what happened to them, settle, free and purge them.
+    Keys(Box<keys::Arguments>),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
 }
@@ -29,6 +32,7 @@ async fn main() -> std::process::ExitCode {
     let done = match Arguments::parse().mode {
         Mode::Demo(arguments) => demo::run(arguments).await,
         Mode::DemoService(arguments) => demo::service::run(arguments).await,
+        Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::Store(arguments) => store::run(arguments).await,
     };
     match done {

@@ -11,6 +11,9 @@ use crate::outcome::Unreadable;
 pub enum Ending {
     /// It was decided, for better or worse: this is the outcome, errors included.
     Done(Outcome),
+    /// The same, to be remembered at least this long from the operation's creation, if that is longer
+    /// than the policy's TTL; up to [`TTL_MAX`](crate::policy::TTL_MAX).
+    DoneKept(Outcome, Duration),
     /// Nothing happened, for certain; the next attempt may run. The answer is passed on, not kept.
     NothingHappened(Outcome),
     /// It may or may not have happened.

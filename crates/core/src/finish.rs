@@ -39,7 +39,10 @@ impl Inner {
         let took = self.runtime.elapsed().saturating_sub(grant.sent);
         self.tally.observe(call.operation.scope().route(), took);
         match ending {
-            Ending::Done(outcome) => self.store_outcome(call, grant, outcome, tell).await,
+            Ending::Done(outcome) => self.store_outcome(call, grant, outcome, None, tell).await,
+            Ending::DoneKept(outcome, ttl_min) => {
+                self.store_outcome(call, grant, outcome, Some(ttl_min), tell).await;
+            }
             Ending::NothingHappened(outcome) => {
                 let release = Release { holder: grant.lease.holder };
                 let mut tell = Telling(Some((tell, Ok(Answer { outcome, origin: Origin::NothingHappened }))));
@@ -64,7 +67,14 @@ impl Inner {
         }
     }
 
-    async fn store_outcome(&self, call: &Call, grant: Grant, outcome: Outcome, tell: Tell) {
+    async fn store_outcome(
+        &self,
+        call: &Call,
+        grant: Grant,
+        outcome: Outcome,
+        ttl_min: Option<Duration>,
+        tell: Tell,
+    ) {
         let settings = call.policy.settings();
         let holder = grant.lease.holder;
         let kept = call.policy.kept(&outcome);
@@ -75,7 +85,7 @@ impl Inner {
             return;
         }
         let sealed = seal::close(&kept, call.operation.id(), settings.keys.as_ref());
-        let complete = Complete { holder, outcome: sealed };
+        let complete = Complete { holder, outcome: sealed, ttl_min };
         let mut tell = Some(tell);
         if mutant::on("success-before-stored")
             && let Some(tell) = tell.take()
@@ -171,7 +181,7 @@ impl Telling {
 
 fn unprotected(ending: Ending) -> Result<Answer, Refusal> {
     match ending {
-        Ending::Done(outcome) | Ending::NothingHappened(outcome) => {
+        Ending::Done(outcome) | Ending::DoneKept(outcome, _) | Ending::NothingHappened(outcome) => {
             Ok(Answer { outcome, origin: Origin::Unprotected })
         }
         Ending::Unknown(_) => Err(NOT_KNOWN),

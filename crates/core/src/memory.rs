@@ -5,6 +5,7 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::fingerprint::{HashKey, KEYS_MAX};
 use crate::lease::{Nonce, Token};
 use crate::record::{self, Moment, Record, State, Swept, Verb};
 use crate::store::{
-    Capabilities, ClockSource, Durability, EffectStore, Mark, Page, Pending, Status, SubjectPurge,
-    SweepReport,
+    Capabilities, ClockSource, Durability, EffectStore, Filter, LOOK_MAX, Mark, Page, Pending, Status,
+    SubjectPurge, SweepReport,
 };
 use crate::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
 use crate::{OperationId, mutant};
@@ -40,6 +41,8 @@ pub struct Snapshot {
     mark: Mark,
     hash_keys: Vec<HashKey>,
     records: HashMap<OperationId, Box<Slot>>,
+    /// All, for listing; and apart from them those that have not ended, for the recoverer.
+    tokens: BTreeSet<(Token, OperationId)>,
     open: BTreeSet<(Token, OperationId)>,
     looks: BTreeSet<(Timestamp, OperationId)>,
 }
@@ -64,6 +67,7 @@ impl MemoryStore {
             mark: Mark { epoch: 1, token: Token(0) },
             hash_keys: vec![HashKey::new(1, secret())],
             records: HashMap::new(),
+            tokens: BTreeSet::new(),
             open: BTreeSet::new(),
             looks: BTreeSet::new(),
         };
@@ -169,12 +173,16 @@ impl Snapshot {
                     self.open.remove(&(before.token, id));
                 }
                 if before.token != token {
+                    self.tokens.remove(&(before.token, id));
                     let look = record::first_look(&slot.record);
                     self.schedule(id, look);
                 }
                 before.token != token
             }
         };
+        if fresh {
+            self.tokens.insert((token, id));
+        }
         if is_open && fresh {
             self.open.insert((token, id));
         }
@@ -190,20 +198,32 @@ impl Snapshot {
 
     fn remove(&mut self, id: OperationId) {
         if let Some(slot) = self.records.remove(&id) {
+            self.tokens.remove(&(slot.record.token, id));
             self.open.remove(&(slot.record.token, id));
             self.looks.remove(&(slot.look, id));
         }
     }
 
+    fn list(&self, now: Timestamp, filter: &Filter, after: Token, limit: u32) -> Page {
+        let limit = limit.min(LOOK_MAX) as usize;
+        let above = (Bound::Excluded((after, OperationId::from_bytes([0xff; 32]))), Bound::Unbounded);
+        let all = if filter.is_only_unsettled() { &self.open } else { &self.tokens };
+        let most = if mutant::on("list-ignores-limit") { usize::MAX } else { limit };
+        let (mut looked, mut last, mut records) = (0, None, Vec::new());
+        for (token, id) in all.range(above).take(most) {
+            (looked, last) = (looked + 1, Some(*token));
+            if let Some(record) = self.record(id).filter(|record| filter.matches(record)) {
+                records.push(Record { outcome: None, ..record.clone() });
+            }
+        }
+        Page { now, records, next: last.filter(|_| looked == limit) }
+    }
+
     fn sweep(&mut self, now: Timestamp, limit: u32, unknown_kept: Duration) -> SweepReport {
         let mut report = SweepReport::default();
-        let due: Vec<OperationId> = self
-            .looks
-            .iter()
-            .take_while(|(look, _)| *look <= now)
-            .take(limit as usize)
-            .map(|(_, id)| *id)
-            .collect();
+        let most = if mutant::on("sweep-ignores-limit") { usize::MAX } else { limit as usize };
+        let due: Vec<OperationId> =
+            self.looks.iter().take_while(|(look, _)| *look <= now).take(most).map(|(_, id)| *id).collect();
         for id in &due {
             let Some(record) = self.record(id) else { continue };
             match record::sweep(record, now, unknown_kept) {
@@ -304,17 +324,9 @@ impl EffectStore for MemoryStore {
         self.pend(self.open().map(|inner| inner.state.record(&operation).cloned()))
     }
 
-    fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page> {
+    fn list<'a>(&'a self, filter: &'a Filter, after: Token, limit: u32) -> Pending<'a, Page> {
         let now = self.now();
-        let page = self.open().map(|inner| {
-            let above = (after, OperationId::from_bytes([0xff; 32]));
-            let ids = inner.state.open.range((std::ops::Bound::Excluded(above), std::ops::Bound::Unbounded));
-            let records: Vec<Record> =
-                ids.take(limit as usize).map(|(_, id)| inner.state.records[id].record.clone()).collect();
-            let next = records.last().filter(|_| records.len() == limit as usize).map(|record| record.token);
-            Page { now, records, next }
-        });
-        self.pend(page)
+        self.pend(self.open().map(|inner| inner.state.list(now, filter, after, limit)))
     }
 
     fn sweep(&self, limit: u32, unknown_kept: Duration) -> Pending<'_, SweepReport> {

@@ -100,6 +100,19 @@ impl OperationId {
     pub fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
+
+    /// Takes back what was displayed: 64 hexadecimal digits, in either case.
+    pub fn from_hex(text: &str) -> Option<Self> {
+        let mut bytes = [0; 32];
+        if text.len() != 64 {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+            let digit = |at: usize| char::from(pair[at]).to_digit(16);
+            *byte = (digit(0)? << 4 | digit(1)?) as u8;
+        }
+        Some(Self(bytes))
+    }
 }
 
 impl fmt::Display for OperationId {
@@ -206,6 +219,16 @@ mod tests {
         // G-1: tags keep neighbours apart, prefixes keep a part from imitating a tag.
         assert_ne!(id("p", Some("a\u{4}b"), "c", "k"), id("p", Some("a"), "b\u{4}c", "k"));
         assert_ne!(id("ab", Some("c"), "r", "k"), id("a", Some("bc"), "r", "k"));
+    }
+
+    #[test]
+    fn an_id_comes_back_from_its_digits_and_nothing_else_is_one() {
+        let id = id("prod", Some("alice"), "charge", "k-1");
+        assert_eq!(OperationId::from_hex(&id.to_string()), Some(id));
+        assert_eq!(OperationId::from_hex(&id.to_string().to_uppercase()), Some(id));
+        for not in ["", "00", &"0".repeat(63), &"g".repeat(64), &"é".repeat(32), &"+".repeat(64)] {
+            assert_eq!(OperationId::from_hex(not), None, "{not}");
+        }
     }
 
     #[test]

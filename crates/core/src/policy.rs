@@ -18,6 +18,9 @@ const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
+/// Longest TTL: ten years.
+pub const TTL_MAX: Duration = Duration::from_secs(3650 * 86_400);
+
 /// Most header and trailer lines kept.
 const LINES_MAX: usize = 1000;
 
@@ -350,7 +353,7 @@ fn problems(settings: &Settings) -> Vec<String> {
             "The TTL ({ttl:?}) must exceed the longest run ({run_max:?}), or a slow effect could outlive its record."
         ),
     );
-    refuse(ttl > 3650 * DAY, format!("The TTL ({ttl:?}) is over ten years."));
+    refuse(ttl > TTL_MAX, format!("The TTL ({ttl:?}) is over ten years."));
     refuse(
         settings.wait > HOUR,
         format!(

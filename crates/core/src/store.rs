@@ -17,14 +17,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use crate::OperationId;
 use crate::claim::{self, Claim};
 use crate::clock::Timestamp;
 use crate::error::Error;
 use crate::fingerprint::HashKey;
 use crate::lease::{Nonce, Token};
-use crate::record::Record;
+use crate::record::{Record, State};
 use crate::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
+use crate::{Key, Operation, OperationId, Scope, mutant};
 
 /// The future of a store's answer.
 pub type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
@@ -101,14 +101,75 @@ pub struct Status {
     pub hash_keys: Vec<HashKey>,
 }
 
-/// A page of records that have not ended.
+/// Which records a listing shows. What is left out matches everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Of this deployment.
+    pub namespace: Option<String>,
+    /// Of this tenant, or of exactly none.
+    pub tenant: Option<Option<String>>,
+    /// Of this route.
+    pub route: Option<String>,
+    /// With this key, in whatever scope.
+    pub key: Option<Key>,
+    /// In one of these states.
+    pub states: Option<Vec<State>>,
+}
+
+impl Filter {
+    /// What has not ended: in progress or unknown.
+    pub fn unsettled() -> Self {
+        Self { states: Some(vec![State::InProgress, State::Unknown]), ..Self::default() }
+    }
+
+    /// Whether a record is to be shown.
+    pub fn matches(&self, record: &Record) -> bool {
+        let scope = record.operation.scope();
+        let is =
+            |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|wanted| wanted == found);
+        let tenant = match &self.tenant {
+            Some(None) if mutant::on("list-ignores-no-tenant") => true,
+            Some(tenant) => tenant.as_deref() == scope.tenant(),
+            None => true,
+        };
+        tenant
+            && is(&self.namespace, scope.namespace())
+            && is(&self.route, scope.route())
+            && self.key.as_ref().is_none_or(|key| key == record.operation.key())
+            && self.states.as_ref().is_none_or(|states| states.contains(&record.state))
+    }
+
+    /// Whether it asks only for what has not ended. A store that keeps those apart need look at
+    /// nothing else.
+    pub fn is_only_unsettled(&self) -> bool {
+        let open = |state: &State| matches!(state, State::InProgress | State::Unknown);
+        self.states.as_ref().is_some_and(|states| states.iter().all(open))
+    }
+
+    /// The operation it names, if it gives all four parts of one. [`EffectStore::get`] then finds at
+    /// once what a listing would have to search for: stores have no index on keys.
+    pub fn operation(&self) -> Option<Operation> {
+        let (namespace, route) = (self.namespace.as_deref()?, self.route.as_deref()?);
+        let scope = match self.tenant.as_ref()? {
+            Some(tenant) => Scope::new(namespace, tenant, route),
+            None => Scope::shared(namespace, route),
+        };
+        Some(Operation::new(scope.ok()?, self.key.clone()?))
+    }
+}
+
+/// Most records looked at in one call of [`EffectStore::list`], whatever limit the caller gives.
+pub const LOOK_MAX: u32 = 5000;
+
+/// A page of a listing.
 #[derive(Clone, Debug)]
 pub struct Page {
     /// The store's time.
     pub now: Timestamp,
-    /// In progress or unknown, by token.
+    /// The records that match, by token, whole but for their outcomes: those can be large, and
+    /// [`EffectStore::get`] reads them one by one.
     pub records: Vec<Record>,
-    /// Where the next page starts; `None` at the end.
+    /// Where the next page starts, also when this one holds no match; `None` at the end.
     pub next: Option<Token>,
 }
 
@@ -185,10 +246,11 @@ pub trait EffectStore: Send + Sync + 'static {
     /// Reads a record, expired or not. `None` is no proof that nothing runs: only a claim is.
     fn get(&self, operation: OperationId) -> Pending<'_, Option<Record>>;
 
-    /// Records in progress and unknown with tokens above `after`, looking at no more than `limit`
-    /// records of any state. A claim that commits late may appear below a token already passed:
-    /// whoever pages must come back.
-    fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page>;
+    /// Records that match, expired or not, with tokens above `after`, in their order. Looks at no
+    /// more than `limit` records of any state, nor at more than [`LOOK_MAX`], and never makes a claim
+    /// wait: finding one key among many takes many calls, each of them short. A claim that commits
+    /// late may appear below a token already passed: whoever pages must come back.
+    fn list<'a>(&'a self, filter: &'a Filter, after: Token, limit: u32) -> Pending<'a, Page>;
 
     /// Deletes expired records and shrinks unknowns older than `unknown_kept`, looking at no more
     /// than `limit` records. Never makes a claim wait longer than one such batch. After a crash

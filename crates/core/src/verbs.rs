@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 use crate::fingerprint::Paths;
 use crate::history::{Event, History, Kind};
 use crate::lease::{Holder, Nonce, Token};
+use crate::policy::TTL_MAX;
 use crate::record::{Moment, Record, Recovery, State, Step, Verb};
 use crate::{OperationId, mutant};
 
@@ -65,7 +66,9 @@ impl Verb for Renew {
         match current {
             Some(record) if record.state == State::InProgress && record.is_held_by(&self.holder) => {
                 // Never backwards: a clock that jumped back must not shorten a lease.
-                let until = record.lease_until.max(at.now.after(self.lease));
+                let wanted = at.now.after(self.lease);
+                let shorter = mutant::on("renewal-shortens");
+                let until = if shorter { wanted } else { record.lease_until.max(wanted) };
                 let renewed = Record { lease_until: until, ..record.clone() };
                 if mutant::on("renewal-not-written") {
                     return Step::told(Renewal::Kept { until });
@@ -84,6 +87,9 @@ pub struct Complete {
     pub holder: Holder,
     /// The outcome, sealed or plain.
     pub outcome: Bytes,
+    /// Remember it at least this long, counted like the TTL from the operation's creation. More than
+    /// the record's own TTL is granted up to [`TTL_MAX`]; less changes nothing.
+    pub ttl_min: Option<Duration>,
 }
 
 /// What came of a completion.
@@ -111,6 +117,7 @@ impl Verb for Complete {
                 let late = record.state == State::Unknown;
                 let mut done = record.moved(State::Completed, at.now);
                 done.outcome = Some(self.outcome.clone());
+                done.terms.ttl = self.ttl(record);
                 if late {
                     done = done.noting(at.now, Kind::LateOutcome, String::new());
                 }
@@ -131,6 +138,13 @@ impl Verb for Complete {
 }
 
 impl Complete {
+    /// How long the record is kept from its creation: never shorter than it would have been.
+    fn ttl(&self, record: &Record) -> Duration {
+        let asked = self.ttl_min.unwrap_or_default().min(TTL_MAX);
+        let shorter = self.ttl_min.is_some() && mutant::on("keep-longer-shortens");
+        if shorter { asked } else { record.terms.ttl.max(asked) }
+    }
+
     fn refuse(&self, record: &Record, now: Timestamp) -> Step<Completion> {
         let holder = self.holder;
         let stale = |history: &History| Stale {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use semel_core::claim::{Claim, Request};
 use semel_core::error::{Error, Kind};
-use semel_core::store::{Capabilities, Mark, Page, Pending, Status, SubjectPurge, SweepReport};
+use semel_core::store::{Capabilities, Filter, Mark, Page, Pending, Status, SubjectPurge, SweepReport};
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
 use semel_core::{EffectStore, Nonce, OperationId, Record, Token};
 
@@ -226,8 +226,8 @@ impl EffectStore for FaultyStore {
         Box::pin(self.through(Verb::Other, None, move || self.inner.get(operation)))
     }
 
-    fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page> {
-        Box::pin(self.through(Verb::Other, None, move || self.inner.unsettled(after, limit)))
+    fn list<'a>(&'a self, filter: &'a Filter, after: Token, limit: u32) -> Pending<'a, Page> {
+        Box::pin(self.through(Verb::Other, None, move || self.inner.list(filter, after, limit)))
     }
 
     fn sweep(&self, limit: u32, unknown_kept: Duration) -> Pending<'_, SweepReport> {

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use proptest_state_machine::{ReferenceStateMachine, StateMachineTest};
 use semel_core::claim::{Claim, Request};
-use semel_core::record::Recovery;
+use semel_core::record::{Recovery, State};
+use semel_core::store::Filter;
 use semel_core::verbs::{Complete, Finding, MarkUnknown, Purge, Release, Renew, Settle, Settler, Witness};
 use semel_core::{Holder, Nonce, Operation, Token};
 use tokio::runtime::Runtime;
@@ -69,7 +70,7 @@ fn runtime() -> Runtime {
 enum Act {
     Claim { actor: u8, key: u8, tea: bool, recovery: Recovery, again: bool },
     Renew { actor: u8, key: u8 },
-    Complete { actor: u8, key: u8, other: bool },
+    Complete { actor: u8, key: u8, other: bool, longer: bool },
     Release { actor: u8, key: u8 },
     Doubt { actor: u8, key: u8 },
     Lapse { key: u8, older: bool },
@@ -79,7 +80,7 @@ enum Act {
     Sweep { limit: u32 },
     Shift(i64),
     Reopen,
-    Walk { limit: u32 },
+    Walk { limit: u32, filter: u8 },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +122,8 @@ impl ReferenceStateMachine for Histories {
                 Act::Claim { actor, key, tea, recovery: RECOVERIES[recovery], again }
             }),
             2 => who.clone().prop_map(|(actor, key)| Act::Renew { actor, key }),
-            3 => (who.clone(), sometimes()).prop_map(|((actor, key), other)| Act::Complete { actor, key, other }),
+            3 => (who.clone(), sometimes(), sometimes())
+                .prop_map(|((actor, key), other, longer)| Act::Complete { actor, key, other, longer }),
             2 => who.clone().prop_map(|(actor, key)| Act::Release { actor, key }),
             2 => who.prop_map(|(actor, key)| Act::Doubt { actor, key }),
             2 => (key.clone(), sometimes()).prop_map(|(key, older)| Act::Lapse { key, older }),
@@ -132,7 +134,7 @@ impl ReferenceStateMachine for Histories {
             2 => (1u32..4).prop_map(|limit| Act::Sweep { limit }),
             4 => proptest::sample::select(shifts.to_vec()).prop_map(Act::Shift),
             1 => Just(Act::Reopen),
-            1 => (1u32..4).prop_map(|limit| Act::Walk { limit }),
+            1 => (1u32..4, 0..FILTERS).prop_map(|(limit, filter)| Act::Walk { limit, filter }),
         ]
         .boxed()
     }
@@ -186,11 +188,25 @@ impl StateMachineTest for Machine {
 
     fn teardown(mut this: Self, _: Start) {
         this.same_records();
-        this.runtime.block_on(this.twin.both(&Deed::Unsettled { limit: 2 }));
+        this.runtime.block_on(this.twin.both(&Deed::List { filter: Filter::default(), limit: 2 }));
         // The rig may have connections to close, and needs its runtime for that.
         let Self { runtime, rig, twin, .. } = this;
         let _inside = runtime.enter();
         drop((rig, twin));
+    }
+}
+
+/// How many ways to list there are.
+const FILTERS: u8 = 5;
+
+fn filter(which: u8) -> Filter {
+    let key = Some(order(0).key().clone());
+    match which {
+        0 => Filter::default(),
+        1 => Filter { key, ..Filter::unsettled() },
+        2 => Filter { key, ..Filter::default() },
+        3 => Filter { states: Some(vec![State::Completed, State::Tombstone]), ..Filter::default() },
+        _ => Filter::unsettled(),
     }
 }
 
@@ -243,9 +259,10 @@ impl Machine {
             Act::Renew { actor, key } => {
                 Deed::Renew(Renew { holder: self.holder(actor, key), lease: micros(LEASE) })
             }
-            Act::Complete { actor, key, other } => {
+            Act::Complete { actor, key, other, longer } => {
                 let outcome = if other { "other".into() } else { format!("paid by {actor}").into() };
-                Deed::Complete(Complete { holder: self.holder(actor, key), outcome })
+                let ttl_min = longer.then(|| micros(if other { HOUR } else { 100 * DAY }));
+                Deed::Complete(Complete { holder: self.holder(actor, key), outcome, ttl_min })
             }
             Act::Release { actor, key } => Deed::Release(Release { holder: self.holder(actor, key) }),
             Act::Doubt { actor, key } => {
@@ -261,7 +278,7 @@ impl Machine {
                 Deed::Purge(Purge { operation: order(key).id(), nonce: self.nonce(), note: "asked".into() })
             }
             Act::PurgeSubject => Deed::PurgeSubject { subject: "actor zero".into(), nonce: self.nonce() },
-            Act::Walk { limit } => Deed::Unsettled { limit },
+            Act::Walk { limit, filter: which } => Deed::List { filter: filter(which), limit },
             Act::Sweep { limit } => {
                 self.runtime.block_on(self.twin.sweep(limit, micros(7 * DAY)));
                 return None;

@@ -120,7 +120,7 @@ impl Shop {
     }
 
     pub(crate) async fn complete(&self, holder: Holder, outcome: impl Into<Bytes>) -> Completion {
-        let complete = Complete { holder, outcome: outcome.into() };
+        let complete = Complete { holder, outcome: outcome.into(), ttl_min: None };
         self.store().complete(&complete).await.expect("a completion is answered")
     }
 

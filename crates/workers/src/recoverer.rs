@@ -16,14 +16,13 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use futures_util::{FutureExt, StreamExt};
 use semel_core::runtime::Boxed;
+use semel_core::store::{Filter, LOOK_MAX};
 use semel_core::verbs::{Change, Finding, MarkUnknown, Settle, Settler, Witness};
 use semel_core::{
     EffectStore, Error, Nonce, Operation, OperationId, Outcome, Policy, Record, Recovery, Runtime, State,
     Timestamp, Token, mutant,
 };
 
-/// Records looked at in one step of a pass.
-const PAGE: u32 = 5000;
 /// Pause between passes: a third of the default lease.
 const PAUSE: Duration = Duration::from_secs(10);
 /// A claim may become visible this long after its token was given; passes go back that far.
@@ -176,9 +175,10 @@ impl Recoverer {
         let mut report = Report::default();
         let mut due = Vec::new();
         let mut seen = BTreeMap::new();
+        let unsettled = Filter::unsettled();
         let (mut after, is_full) = self.memory.floor(start);
         let now = loop {
-            let page = self.store.unsettled(after, PAGE).await?;
+            let page = self.store.list(&unsettled, after, LOOK_MAX).await?;
             for record in page.records {
                 self.look(record, page.now, start, &mut report, &mut seen, &mut due).await;
             }

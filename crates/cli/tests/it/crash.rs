@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use semel::policy::Policy;
 use semel::runtime::Tokio;
+use semel::store::Filter;
 use semel::verbs::{Change, Finding, Settle, Settler};
 use semel::{
     Attempt, EffectStore, Nonce, Once, Operation, Outcome, Question, Record, Recoverer, Recovery, Refusal,
@@ -274,7 +275,7 @@ async fn wait_until_lapsed(scene: &Scene<'_>, store: &Arc<dyn EffectStore>) {
     let start = Instant::now();
     loop {
         let record = scene.record(store).await;
-        let page = store.unsettled(semel::Token(0), 10).await.expect("the store answers");
+        let page = store.list(&Filter::unsettled(), semel::Token(0), 10).await.expect("the store answers");
         if !record.is_some_and(|record| record.state == State::InProgress && !record.is_lapsed(page.now)) {
             return;
         }

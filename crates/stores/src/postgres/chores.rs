@@ -3,9 +3,9 @@
 use semel_core::error::{Error, Kind};
 use semel_core::fingerprint::HashKey;
 use semel_core::record::{Moment, Record, Verb};
-use semel_core::store::{Mark, Page, Status, SubjectPurge};
+use semel_core::store::{Filter, LOOK_MAX, Mark, Page, Status, SubjectPurge};
 use semel_core::verbs::Purge;
-use semel_core::{Nonce, OperationId, Token};
+use semel_core::{Key, Nonce, OperationId, Token};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -24,27 +24,80 @@ pub(super) async fn get_record(shared: &Shared, operation: OperationId) -> Resul
     rows.first().map(|found| row::record(found, 0)).transpose()
 }
 
-pub(super) async fn unsettled(shared: &Shared, after: Token, limit: u32) -> Result<Page, Error> {
-    let link = shared.verbs.link().await?;
+/// In a transaction of its own, for the server's limits on how long a statement may take.
+pub(super) async fn list(shared: &Shared, filter: &Filter, after: Token, limit: u32) -> Result<Page, Error> {
+    let mut link = shared.verbs.link().await?;
     let (clock, after) = (shared.clock(), i64::try_from(after.0).unwrap_or(i64::MAX));
-    let params: [Param<'_>; 3] =
-        [(&clock, Type::INT8), (&after, Type::INT8), (&i64::from(limit), Type::INT8)];
-    let rows = read(shared, link, sql::UNSETTLED, &params).await?;
+    let (limit, wanted) = (i64::from(limit.min(LOOK_MAX)), Wanted::of(filter));
+    let look: [Param<'_>; 3] = [(&clock, Type::INT8), (&after, Type::INT8), (&limit, Type::INT8)];
+    let params: Vec<Param<'_>> = look.into_iter().chain(wanted.params()).collect();
+    let rows = transaction(&mut link, async |link| {
+        // Nothing is written, so nothing can be lost with the COMMIT.
+        let list: [Statement<'_>; 2] = [(sql::LIST, &params), ("COMMIT", &[])];
+        let answers = link.live().run(shared.call_timeout, Some(&shared.begin), &list, End::Open).await?;
+        Ok(answers.into_iter().next().unwrap_or_default())
+    })
+    .await?;
     let first = rows.first().ok_or_else(no_row)?;
     let (now, looked) = (row::time(first, 0)?, get::<i64>(first, 1)?);
     let last = get::<Option<i64>>(first, 2)?.map(|token| Token(token as u64));
     let mut records = Vec::with_capacity(rows.len());
     for row in &rows {
-        // With nothing open among what was looked at, one row comes with no record in it.
+        // With no match among what was looked at, one row comes with no record in it.
         if get::<Option<&[u8]>>(row, 3)?.is_some() {
             match row::record(row, 3) {
-                Ok(record) => records.push(record),
+                Ok(record) => records.push(Record { outcome: None, ..record }),
                 // One that cannot be read must not hide the others from the recoverer.
-                Err(error) => tracing::error!(%error, "an open operation is left out: it cannot be read"),
+                Err(error) => {
+                    tracing::error!(%error, "an operation is left out of a listing: it cannot be read")
+                }
             }
         }
     }
-    Ok(Page { now, records, next: last.filter(|_| looked == i64::from(limit)) })
+    Ok(Page { now, records, next: last.filter(|_| looked == limit) })
+}
+
+/// A filter, as `list.sql` takes it.
+struct Wanted<'a> {
+    states: Option<Vec<i16>>,
+    namespace: Option<&'a str>,
+    is_tenant: bool,
+    tenant: Option<&'a str>,
+    route: Option<&'a str>,
+    key: Option<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(filter: &'a Filter) -> Self {
+        let tenant = filter.tenant.as_ref().and_then(Option::as_deref);
+        let (namespace, route) = (filter.namespace.as_deref(), filter.route.as_deref());
+        // No record has a NUL in its names, and the server would not even take one to compare with.
+        let impossible = [namespace, tenant, route].into_iter().flatten().any(|part| part.contains('\0'));
+        if impossible {
+            let (namespace, tenant, route, key) = Default::default();
+            return Self { states: Some(Vec::new()), namespace, is_tenant: false, tenant, route, key };
+        }
+        let states = filter.states.as_ref();
+        Self {
+            states: states.map(|states| states.iter().map(|state| i16::from(*state as u8)).collect()),
+            namespace,
+            is_tenant: filter.tenant.is_some(),
+            tenant,
+            route,
+            key: filter.key.as_ref().map(Key::as_str),
+        }
+    }
+
+    fn params(&self) -> [Param<'_>; 6] {
+        [
+            (&self.states, Type::INT2_ARRAY),
+            (&self.namespace, Type::TEXT),
+            (&self.is_tenant, Type::BOOL),
+            (&self.tenant, Type::TEXT),
+            (&self.route, Type::TEXT),
+            (&self.key, Type::TEXT),
+        ]
+    }
 }
 
 /// One transaction: all of this step's records become tombstones, or none.

@@ -17,6 +17,7 @@ pub(super) const HASH_KEYS: &str = include_str!("sql/hash_keys.sql");
 pub(super) const HERE: &str = include_str!("sql/here.sql");
 pub(super) const HOLD_META: &str = include_str!("sql/hold_meta.sql");
 pub(super) const INSERT: &str = include_str!("sql/insert.sql");
+pub(super) const LIST: &str = include_str!("sql/list.sql");
 pub(super) const LOOK_AGAIN: &str = include_str!("sql/look_again.sql");
 pub(super) const MET: &str = include_str!("sql/met.sql");
 pub(super) const MIGRATION_LOCK: &str = include_str!("sql/migration_lock.sql");
@@ -26,7 +27,6 @@ pub(super) const ROTATE: &str = include_str!("sql/rotate.sql");
 pub(super) const SERVER: &str = include_str!("sql/server.sql");
 pub(super) const SUBJECT: &str = include_str!("sql/subject.sql");
 pub(super) const SUBJECT_OPEN: &str = include_str!("sql/subject_open.sql");
-pub(super) const UNSETTLED: &str = include_str!("sql/unsettled.sql");
 
 const BEGIN: &str = include_str!("sql/begin.sql");
 const CLAIM: &str = include_str!("sql/claim.sql");

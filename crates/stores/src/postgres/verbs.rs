@@ -6,11 +6,11 @@ use semel_core::claim::{self, Claim};
 use semel_core::error::{Error, Kind};
 use semel_core::record::{Record, Verb};
 use semel_core::store::{
-    Capabilities, ClockSource, Durability, EffectStore, Mark, Page, Pending, Status, SubjectPurge,
+    Capabilities, ClockSource, Durability, EffectStore, Filter, Mark, Page, Pending, Status, SubjectPurge,
     SweepReport,
 };
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
-use semel_core::{Nonce, OperationId, Token};
+use semel_core::{Nonce, OperationId, Token, mutant};
 
 use super::batch::{self, Job};
 use super::{PostgresStore, chores, step, sweep};
@@ -37,6 +37,10 @@ impl PostgresStore {
 
     async fn complete_one(&self, complete: &Complete) -> Result<Completion, Error> {
         self.shared.ready().await?;
+        // The batch writes outcomes and nothing else; a wish to be remembered longer goes alone.
+        if complete.ttl_min.is_some() && !mutant::on("pg-keep-longer-ignored") {
+            return step::step(&self.shared, complete).await;
+        }
         match batch::ask(&self.shared, &self.queue, complete.clone(), Job::Complete).await? {
             Some(completion) => Ok(completion),
             None => step::step(&self.shared, complete).await,
@@ -103,10 +107,10 @@ impl EffectStore for PostgresStore {
         })
     }
 
-    fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page> {
+    fn list<'a>(&'a self, filter: &'a Filter, after: Token, limit: u32) -> Pending<'a, Page> {
         Box::pin(async move {
             self.shared.ready().await?;
-            chores::unsettled(&self.shared, after, limit).await
+            chores::list(&self.shared, filter, after, limit).await
         })
     }
 

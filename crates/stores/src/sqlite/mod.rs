@@ -41,7 +41,7 @@ use semel_core::claim::{self, Claim};
 use semel_core::error::{Error, Kind};
 use semel_core::record::Verb;
 use semel_core::store::{
-    Capabilities, ClockSource, Durability, Mark, Page, Pending, Status, SubjectPurge, SweepReport,
+    Capabilities, ClockSource, Durability, Filter, Mark, Page, Pending, Status, SubjectPurge, SweepReport,
 };
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
 use semel_core::{Clock, EffectStore, Nonce, OperationId, Record, SystemClock, Token};
@@ -330,8 +330,9 @@ impl EffectStore for SqliteStore {
         Box::pin(self.read(move |reader| reader.get(operation)))
     }
 
-    fn unsettled(&self, after: Token, limit: u32) -> Pending<'_, Page> {
-        Box::pin(self.read(move |reader| reader.unsettled(after, limit)))
+    fn list<'a>(&'a self, filter: &'a Filter, after: Token, limit: u32) -> Pending<'a, Page> {
+        let filter = filter.clone();
+        Box::pin(self.read(move |reader| reader.list(&filter, after, limit)))
     }
 
     /// In chunks, each a transaction of its own that other calls may share or precede.

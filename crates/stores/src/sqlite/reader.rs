@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::error::Error;
 use semel_core::fingerprint::HashKey;
-use semel_core::store::{Mark, Page, Status};
-use semel_core::{OperationId, Record, Token, mutant};
+use semel_core::store::{Filter, LOOK_MAX, Mark, Page, Status};
+use semel_core::{Key, OperationId, Record, Token, mutant};
 
 use super::connect::{self, Role};
 use super::error::Fault;
@@ -48,20 +48,39 @@ impl Reader {
         })
     }
 
-    /// Records that have not ended.
-    pub(super) fn unsettled(&mut self, after: Token, limit: u32) -> Result<Page, Error> {
+    /// Records that match, by token. What lies between is passed by without being decoded.
+    pub(super) fn list(&mut self, filter: &Filter, after: Token, limit: u32) -> Result<Page, Error> {
         let now = self.shared.options.clock.now();
+        let limit = i64::from(limit.min(LOOK_MAX));
+        let (reach, list) = match filter.is_only_unsettled() {
+            true => (include_str!("sql/reach_open.sql"), include_str!("sql/list_open.sql")),
+            false => (include_str!("sql/reach.sql"), include_str!("sql/list.sql")),
+        };
         self.look(|conn| {
             let snapshot = conn.unchecked_transaction()?;
             let mark = mark(&snapshot)?;
             let after = row::signed(after).unwrap_or(i64::MAX);
-            let mut statement = snapshot.prepare_cached(include_str!("sql/unsettled.sql"))?;
-            let rows = statement.query_map([after, i64::from(limit)], row::found)?;
-            let found: Vec<row::Found> = rows.collect::<Result<_, _>>()?;
-            let full = found.len() == limit as usize;
-            let last = found.last().filter(|_| full).map(|(token, _)| Token(token.unsigned_abs()));
+            let mut statement = snapshot.prepare_cached(reach)?;
+            let (looked, last): (i64, Option<i64>) =
+                statement.query_row([after, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            let Some(last) = last else { return Ok((mark, Page { now, records: Vec::new(), next: None })) };
+            let mut statement = snapshot.prepare_cached(list)?;
+            let tenant = filter.tenant.as_ref();
+            let wanted = params![
+                after,
+                last,
+                bits(filter),
+                filter.namespace,
+                tenant.is_some(),
+                tenant.and_then(Option::as_deref),
+                filter.route,
+                filter.key.as_ref().map(Key::as_str),
+            ];
+            let found: Vec<row::Found> =
+                statement.query_map(wanted, row::found)?.collect::<Result<_, _>>()?;
             let records = found.into_iter().filter_map(|(_, record)| record.map_err(left_out).ok()).collect();
-            Ok((mark, Page { now, records, next: last }))
+            let next = (looked == limit).then_some(Token(last.unsigned_abs()));
+            Ok((mark, Page { now, records, next }))
         })
     }
 
@@ -109,7 +128,15 @@ impl Reader {
 
 /// One record that cannot be read must not hide the others from whoever looks for lapsed ones.
 fn left_out(fault: Fault) {
-    tracing::warn!(%fault, "a record that has not ended cannot be read");
+    tracing::warn!(%fault, "a record that cannot be read is left out of a listing");
+}
+
+/// A bit for each state wanted.
+fn bits(filter: &Filter) -> i64 {
+    match &filter.states {
+        None => !0,
+        Some(states) => states.iter().fold(0, |bits, state| bits | 1 << (*state as u8)),
+    }
 }
 
 /// How far the store has come.

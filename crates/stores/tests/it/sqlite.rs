@@ -81,7 +81,7 @@ async fn claim(store: &SqliteStore, key: &str) -> Lease {
 }
 
 async fn complete(store: &SqliteStore, lease: &Lease, outcome: impl Into<bytes::Bytes>) {
-    let complete = Complete { holder: lease.holder, outcome: outcome.into() };
+    let complete = Complete { holder: lease.holder, outcome: outcome.into(), ttl_min: None };
     assert_eq!(store.complete(&complete).await.unwrap(), Completion::Stored);
 }
 

@@ -96,6 +96,7 @@ macro_rules! execution_cases {
                 derived_keys_are_the_same_on_every_attempt "G-9",
                 guessable_keys_are_counted_and_accepted "G-2",
                 a_purged_operation_says_so_and_runs_nothing "G-10",
+                an_effect_may_ask_to_be_remembered_longer "G-10",
             }
             outage {
                 a_lost_claim_answer_is_found_out_with_the_same_nonce "G-9",

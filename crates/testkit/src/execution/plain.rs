@@ -303,3 +303,23 @@ pub(super) async fn a_purged_operation_says_so_and_runs_nothing(rig: Arc<dyn Rig
     assert_eq!(till.charge(KEY, &policy).await, Err(Refusal::Purged));
     assert_eq!(till.effects(), 1);
 }
+
+// G-10
+pub(super) async fn an_effect_may_ask_to_be_remembered_longer(rig: Arc<dyn Rig>) {
+    let till = Till::new(rig);
+    let week = Duration::from_secs(7 * 86_400);
+    for (key, asked, ttl) in [
+        ("a-key-kept-for-a-week", week, week),
+        ("a-key-kept-for-a-minute", Duration::from_secs(60), DEFAULTS.ttl),
+    ] {
+        let effects = till.effects.clone();
+        let heard = till
+            .run(key, &Policy::default(), async move |_| Ending::DoneKept(charged(&effects), asked))
+            .await
+            .expect("there is an answer");
+        assert_eq!(heard.origin, Origin::Fresh);
+        assert_eq!(origin(&till.charge(key, &Policy::default()).await), Origin::Replayed);
+        assert_eq!(till.record(key).await.map(|record| record.terms.ttl), Some(ttl), "{key}");
+    }
+    assert_eq!(till.effects(), 2);
+}

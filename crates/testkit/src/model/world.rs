@@ -207,7 +207,7 @@ impl World {
             Act::Fire(worker) => self.fire(worker),
             Act::Complete(worker, way) => {
                 let Some((key, holder)) = self.holder(worker) else { return };
-                self.step(key, &Complete { holder, outcome: outcome(holder.token) });
+                self.step(key, &Complete { holder, outcome: outcome(holder.token), ttl_min: None });
                 self.went(worker, key, way, Letter::Complete(holder));
             }
             Act::Release(worker, way) => {
@@ -351,7 +351,7 @@ impl World {
             }
             Letter::Withdrawn => {}
             Letter::Complete(holder) => {
-                self.step(key, &Complete { holder, outcome: outcome(holder.token) });
+                self.step(key, &Complete { holder, outcome: outcome(holder.token), ttl_min: None });
             }
             Letter::Release(holder) => {
                 self.step(key, &Release { holder });

@@ -1,4 +1,4 @@
-//! Restarts lose nothing, restores are noticed, and the unsettled can be found.
+//! Restarts lose nothing, and restores are noticed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,6 +6,7 @@ use std::sync::Arc;
 use semel_core::claim::Claim;
 use semel_core::error::{Error, Kind};
 use semel_core::record::{Recovery, State};
+use semel_core::store::Filter;
 use semel_core::verbs::{
     Complete, Completion, Finding, MarkUnknown, Purge, Release, Renew, Renewal, Witness,
 };
@@ -16,7 +17,6 @@ use crate::scene::{
     COFFEE, DAY, LEASE, RECOVERIES, Shop, granted, micros, operation, operation_in, request,
     settled_by_operator,
 };
-use crate::twin;
 
 /// One operation in each state, with everything a record can hold.
 async fn one_of_each(shop: &Shop) -> Vec<OperationId> {
@@ -94,14 +94,14 @@ async fn errors_of_all_verbs(shop: &Shop) -> Vec<(&'static str, Option<Error>)> 
     vec![
         ("claim", store.claim(&claim).await.err()),
         ("renew", store.renew(&Renew { holder, lease: micros(LEASE) }).await.err()),
-        ("complete", store.complete(&Complete { holder, outcome: "x".into() }).await.err()),
+        ("complete", store.complete(&Complete { holder, outcome: "x".into(), ttl_min: None }).await.err()),
         ("release", store.release(&Release { holder }).await.err()),
         ("mark_unknown", store.mark_unknown(&mark).await.err()),
         ("settle", store.settle(&settle).await.err()),
         ("purge", store.purge(&purge).await.err()),
         ("purge_subject", store.purge_subject("s", purge.nonce, "", 10).await.err()),
         ("get", store.get(id).await.err()),
-        ("unsettled", store.unsettled(Token(0), 10).await.err()),
+        ("list", store.list(&Filter::unsettled(), Token(0), 10).await.err()),
         ("sweep", store.sweep(10, micros(DAY)).await.err()),
         ("rotate_hash_key", store.rotate_hash_key().await.err()),
     ]
@@ -163,42 +163,6 @@ pub(super) async fn a_backup_put_back_at_once_needs_no_acknowledgement(rig: Arc<
     let before = shop.store().status().await.expect("a status is answered").mark;
     let mark = shop.store().acknowledge_restore("ops").await.expect("it may be acknowledged all the same");
     assert!(mark.epoch > before.epoch && mark.token >= before.token);
-}
-
-// G-15
-pub(super) async fn the_unsettled_are_found_page_by_page_and_none_is_missed(rig: Arc<dyn Rig>) {
-    let shop = Shop(rig);
-    let mut open = Vec::new();
-    for n in 0..23 {
-        let order = operation(&format!("unsettled-0000{n:02}"));
-        let lease = shop.grant(&order, RECOVERIES[n % 3]).await;
-        match n % 4 {
-            0 => drop(shop.complete(lease.holder, "paid").await),
-            1 => open.push((order.id(), State::InProgress)),
-            2 => {
-                shop.report_unknown(lease.holder).await;
-                open.push((order.id(), State::Unknown));
-            }
-            _ => drop(shop.release(lease.holder).await),
-        }
-    }
-    // An old key claimed again moves to the end.
-    let again = operation("unsettled-000003");
-    shop.grant(&again, Recovery::Hold).await;
-    open.push((again.id(), State::InProgress));
-    shop.shift(3 * DAY);
-    shop.sweep().await;
-    for limit in [1, 2, 5, 1000] {
-        assert_eq!(twin::walk(&*shop.store(), limit).await, open, "in pages of {limit}");
-    }
-    let page = shop.store().unsettled(Token(0), 1000).await.expect("a page is answered");
-    for record in page.records {
-        assert_eq!(shop.record(record.operation.id()).await, record, "records are whole");
-        assert!(page.now > record.created_at);
-    }
-    let newest = shop.record(again.id()).await.token;
-    let end = shop.store().unsettled(newest, 10).await.expect("a page is answered");
-    assert!(end.records.is_empty() && end.next.is_none());
 }
 
 // G-20: a store keeps bytes, it does not read them.

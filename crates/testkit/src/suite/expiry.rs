@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use semel_core::claim::Claim;
+use semel_core::policy::TTL_MAX;
 use semel_core::record::{Recovery, State};
-use semel_core::verbs::{Change, Completion};
+use semel_core::verbs::{Change, Complete, Completion};
 
 use crate::Rig;
 use crate::scene::{DAY, LEASE, RETRY_WINDOW, Shop, TTL, micros, operation};
@@ -88,6 +90,49 @@ pub(super) async fn a_settled_unknown_expires_after_its_settlement(rig: Arc<dyn 
     shop.shift(100 * DAY);
     assert_eq!(shop.complete(lease.holder, "late").await, Completion::Stored);
     expires_in(&shop, "settled-end-0001", RETRY_WINDOW, State::Completed).await;
+}
+
+// G-7, G-10
+pub(super) async fn a_completion_may_ask_to_be_remembered_longer_never_shorter(rig: Arc<dyn Rig>) {
+    let shop = Shop(rig);
+    let forever = Duration::MAX;
+    for (key, asked, ttl) in [
+        ("kept-shorter-0001", micros(TTL / 2), micros(TTL)),
+        ("kept-longer-00001", micros(30 * TTL), micros(30 * TTL)),
+        ("kept-forever-0001", forever, TTL_MAX),
+    ] {
+        let order = operation(key);
+        let holder = shop.grant(&order, Recovery::Hold).await.holder;
+        let complete = Complete { holder, outcome: "paid".into(), ttl_min: Some(asked) };
+        // Twice: a completion can be repeated.
+        for _ in 0..2 {
+            let stored = shop.store().complete(&complete).await.expect("a completion is answered");
+            assert_eq!(stored, Completion::Stored);
+            let record = shop.record(order.id()).await;
+            assert_eq!((record.terms.ttl, record.outcome), (ttl, Some("paid".into())), "{key}");
+        }
+        // What is stored does not change any more, nor does how long it is kept.
+        let longer = Complete { ttl_min: Some(forever), ..complete };
+        assert_eq!(shop.store().complete(&longer).await.expect("answered"), Completion::Stored);
+        assert_eq!(shop.record(order.id()).await.terms.ttl, ttl, "{key}");
+    }
+    // An unknown's late answer may ask for it too.
+    let late = operation("kept-late-0000001");
+    let holder = shop.unknown(&late, Recovery::Hold).await.holder;
+    let complete = Complete { holder, outcome: "late".into(), ttl_min: Some(micros(30 * TTL)) };
+    assert_eq!(shop.store().complete(&complete).await.expect("answered"), Completion::Stored);
+    shop.shift(TTL);
+    assert_eq!(shop.sweep().await, 1, "the one that asked for less");
+    shop.shift(29 * TTL - shop.edge());
+    assert_eq!(shop.sweep().await, 0, "nothing else is due yet");
+    assert!(matches!(shop.ask(&late, Recovery::Hold).await, Claim::Completed { .. }));
+    shop.shift(shop.edge());
+    assert_eq!(shop.sweep().await, 2, "a month later the two that asked for a month");
+    assert!(matches!(
+        shop.ask(&operation("kept-forever-0001"), Recovery::Hold).await,
+        Claim::Completed { .. }
+    ));
+    assert_eq!(shop.grant(&late, Recovery::Hold).await.attempt, 1, "the key is free again");
 }
 
 // G-10

@@ -101,7 +101,7 @@ async fn live(
             claims.push(claim.clone());
             Deed::Claim(claim)
         }
-        Past::Finish => Deed::Complete(Complete { holder: holder(), outcome: "paid".into() }),
+        Past::Finish => Deed::Complete(Complete { holder: holder(), outcome: "paid".into(), ttl_min: None }),
         Past::LetGo => Deed::Release(Release { holder: holder() }),
         Past::Doubt => {
             Deed::MarkUnknown(MarkUnknown { witness: Witness::Holder(holder()), note: "lost".into() })
@@ -134,8 +134,13 @@ fn deeds(order: &Arc<Operation>, recovery: Recovery, own: Option<&Request>, hold
     for holder in writers {
         deeds.push(Deed::Renew(Renew { holder, lease: micros(LEASE) }));
         deeds.push(Deed::Renew(Renew { holder, lease: micros(MINUTE) }));
-        deeds.push(Deed::Complete(Complete { holder, outcome: "paid".into() }));
-        deeds.push(Deed::Complete(Complete { holder, outcome: "other".into() }));
+        deeds.push(Deed::Complete(Complete { holder, outcome: "paid".into(), ttl_min: None }));
+        deeds.push(Deed::Complete(Complete { holder, outcome: "other".into(), ttl_min: None }));
+        deeds.push(Deed::Complete(Complete {
+            holder,
+            outcome: "kept".into(),
+            ttl_min: Some(micros(9 * TTL)),
+        }));
         deeds.push(Deed::Release(Release { holder }));
         for witness in [Witness::Holder(holder), Witness::Lapse { operation, token: holder.token }] {
             deeds.push(Deed::MarkUnknown(MarkUnknown { witness, note: "note".into() }));

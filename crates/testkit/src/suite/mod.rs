@@ -9,6 +9,7 @@ mod durable;
 mod expiry;
 mod fencing;
 mod leases;
+mod listing;
 mod matrix;
 mod purge;
 mod unknown;
@@ -139,6 +140,7 @@ macro_rules! conformance_cases {
                 a_purged_record_expires_when_it_would_have "G-10",
                 a_released_record_expires_like_a_completed_one "G-10",
                 a_settled_unknown_expires_after_its_settlement "G-10",
+                a_completion_may_ask_to_be_remembered_longer_never_shorter "G-7" "G-10",
                 a_sweep_deletes_what_expired_and_nothing_else "G-10",
                 a_sweep_does_no_more_than_its_limit "G-11",
                 a_sweep_and_claims_at_once_lose_and_double_nothing "G-8" "G-10" "G-11",
@@ -152,9 +154,13 @@ macro_rules! conformance_cases {
                 a_restart_keeps_every_field_of_every_record "G-9" "G-10",
                 a_restored_store_answers_nothing_until_acknowledged "G-13",
                 a_backup_put_back_at_once_needs_no_acknowledgement "G-13",
-                the_unsettled_are_found_page_by_page_and_none_is_missed "G-15",
                 a_damaged_outcome_never_makes_a_key_free "G-20",
                 a_store_says_what_it_is "G-12",
+            }
+            listing {
+                the_unsettled_are_found_page_by_page_and_none_is_missed "G-15",
+                operations_are_found_by_any_of_their_parts "G-81",
+                a_listing_looks_at_no_more_records_than_its_limit "G-11" "G-81",
             }
             matrix {
                 every_state_meets_every_verb_as_the_table_says "G-7",

@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use semel_core::claim::{Claim, Request};
 use semel_core::record::State;
-use semel_core::store::SubjectPurge;
+use semel_core::store::{Filter, SubjectPurge};
 use semel_core::verbs::{
     Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle, Settler, Witness,
 };
 use semel_core::{EffectStore, Holder, Nonce, OperationId, Token};
 
-/// Most pages a walk through the unsettled may take.
+/// Most pages a walk through a listing may take.
 const PAGES_MAX: usize = 10_000;
 
 /// Something to do to a store.
@@ -27,7 +27,8 @@ pub(crate) enum Deed {
         nonce: Nonce,
     },
     /// A walk through all pages of this size.
-    Unsettled {
+    List {
+        filter: Filter,
         limit: u32,
     },
 }
@@ -40,7 +41,7 @@ pub(crate) enum Reply {
     Completion(Completion),
     Change(Change),
     Subject(SubjectPurge),
-    Unsettled(Vec<(OperationId, State)>),
+    Listed(Vec<(OperationId, State)>),
 }
 
 impl Deed {
@@ -61,7 +62,7 @@ impl Deed {
                     *refused_through = name(*refused_through);
                 }
             }
-            Self::Claim(_) | Self::Purge(_) | Self::PurgeSubject { .. } | Self::Unsettled { .. } => {}
+            Self::Claim(_) | Self::Purge(_) | Self::PurgeSubject { .. } | Self::List { .. } => {}
         }
         self
     }
@@ -79,35 +80,33 @@ impl Deed {
             Self::PurgeSubject { subject, nonce } => {
                 store.purge_subject(subject, *nonce, "on request", 1_000).await.map(Reply::Subject)
             }
-            Self::Unsettled { limit } => return Reply::Unsettled(walk(&*store, *limit).await),
+            Self::List { filter, limit } => return Reply::Listed(walk(&*store, filter, *limit).await),
         };
         done.unwrap_or_else(|error| panic!("{self:?} was not answered: {error}"))
     }
 }
 
-/// All that is unsettled, page by page, with what every page must keep.
-pub(crate) async fn walk(store: &dyn EffectStore, limit: u32) -> Vec<(OperationId, State)> {
+/// All that matches, page by page, with what every page must keep.
+pub(crate) async fn walk(store: &dyn EffectStore, filter: &Filter, limit: u32) -> Vec<(OperationId, State)> {
     let (mut after, mut found) = (Token(0), Vec::new());
     for _ in 0..PAGES_MAX {
-        let page = store.unsettled(after, limit).await.expect("a page of the unsettled is answered");
+        let from = after;
+        let page = store.list(filter, after, limit).await.expect("a page of a listing is answered");
         assert!(page.records.len() <= limit as usize, "a page has at most {limit} records");
         for record in page.records {
             assert!(record.token > after, "pages come in the order of tokens, without repeats");
-            assert!(
-                matches!(record.state, State::InProgress | State::Unknown),
-                "{:?} has ended",
-                record.state
-            );
+            assert!(filter.matches(&record), "{record:?} does not match {filter:?}");
+            assert_eq!(record.outcome, None, "a listing carries no outcomes");
             after = record.token;
             found.push((record.operation.id(), record.state));
         }
         match page.next {
             None => return found,
             Some(next) => {
-                assert!(next >= after, "the next page starts at or after the last record");
+                assert!(next >= after && next > from, "the next page starts at or after the last record");
                 after = next;
             }
         }
     }
-    panic!("the unsettled had no last page within {PAGES_MAX}");
+    panic!("the listing had no last page within {PAGES_MAX}");
 }

@@ -43,7 +43,7 @@ pub(super) fn of_reply(reply: &Reply) -> Facts {
         Reply::Change(Change::Made) => text(&mut facts, "change", "made"),
         Reply::Change(Change::Refused(stale)) => of_stale(&mut facts, "refused", stale),
         Reply::Subject(report) => text(&mut facts, "subject", report),
-        Reply::Unsettled(found) => text(&mut facts, "unsettled", found),
+        Reply::Listed(found) => text(&mut facts, "listed", found),
     }
     facts
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use semel_core::claim::Claim;
 use semel_core::clock::Timestamp;
+use semel_core::store::Filter;
 use semel_core::{OperationId, Token};
 
 pub(crate) use deed::{Deed, Reply, walk};
@@ -33,7 +34,11 @@ pub(crate) struct Twin {
 
 impl Twin {
     pub(crate) async fn new(rig: Arc<dyn Rig>, reference: Reference) -> Self {
-        let page = rig.store().unsettled(Token(0), 1).await.expect("a fresh store can be paged through");
+        let page = rig
+            .store()
+            .list(&Filter::default(), Token(0), 1)
+            .await
+            .expect("a fresh store can be paged through");
         let slack = if rig.clock_stands() { 0 } else { MINUTE };
         Self { rig, reference, tokens: BTreeMap::new(), start: page.now.as_micros(), slack }
     }

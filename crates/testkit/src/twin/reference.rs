@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use semel_core::clock::Timestamp;
-use semel_core::record::{self, Moment, Record, State, Swept, Verb};
+use semel_core::record::{self, Moment, Record, Swept, Verb};
 use semel_core::store::SubjectPurge;
 use semel_core::verbs::Purge;
 use semel_core::{OperationId, Token};
@@ -82,12 +82,11 @@ impl Reference {
                 }
                 Reply::Subject(report)
             }
-            Deed::Unsettled { .. } => {
-                let mut open: Vec<&Record> = self.records.values().filter(|record| is_open(record)).collect();
-                open.sort_by_key(|record| record.token);
-                Reply::Unsettled(
-                    open.into_iter().map(|record| (record.operation.id(), record.state)).collect(),
-                )
+            Deed::List { filter, .. } => {
+                let matching = self.records.values().filter(|record| filter.matches(record));
+                let mut found: Vec<&Record> = matching.collect();
+                found.sort_by_key(|record| record.token);
+                Reply::Listed(found.iter().map(|record| (record.operation.id(), record.state)).collect())
             }
         }
     }
@@ -103,8 +102,4 @@ impl Reference {
         }
         step.answer
     }
-}
-
-fn is_open(record: &Record) -> bool {
-    matches!(record.state, State::InProgress | State::Unknown)
 }

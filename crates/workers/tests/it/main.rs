@@ -156,7 +156,8 @@ async fn an_old_running_operation_is_still_found_after_many_passes() {
     let mut recoverer = room.recoverer();
     for n in 0..100 {
         let (done, lease) = room.claim(&format!("quick-{n}"), &policy(Recovery::Hold)).await;
-        let complete = Complete { holder: lease.holder, outcome: Outcome::text("ok").encode().into() };
+        let complete =
+            Complete { holder: lease.holder, outcome: Outcome::text("ok").encode().into(), ttl_min: None };
         room.store.complete(&complete).await.unwrap();
         recoverer.pass().await.unwrap();
         assert_eq!(room.record(&done).await.state, State::Completed);

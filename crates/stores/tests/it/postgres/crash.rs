@@ -93,7 +93,11 @@ fn a_crash_around_the_commit_of_a_completion() {
             crash_at(&database, point, "complete", claim.nonce);
             let record = store.get(claim.operation.id()).await.unwrap().unwrap();
             assert_eq!((record.state, record.nonce), (state, claim.nonce), "{point}");
-            let done = semel_core::verbs::Complete { holder: record.holder(), outcome: "paid".into() };
+            let done = semel_core::verbs::Complete {
+                holder: record.holder(),
+                outcome: "paid".into(),
+                ttl_min: None,
+            };
             assert_eq!(store.complete(&done).await.unwrap(), Completion::Stored, "repeating it finds out");
             assert_eq!(store.get(claim.operation.id()).await.unwrap().unwrap().history.events().len(), 0);
             database.run("TRUNCATE semel_operation").await;

@@ -267,7 +267,7 @@ pub(super) fn granted(claim: Claim) -> Lease {
 
 /// A plain completion.
 pub(super) fn complete(lease: &Lease, outcome: impl Into<bytes::Bytes>) -> Complete {
-    Complete { holder: lease.holder, outcome: outcome.into() }
+    Complete { holder: lease.holder, outcome: outcome.into(), ttl_min: None }
 }
 
 /// Options for a machine that is busy with other tests: slow, not broken.

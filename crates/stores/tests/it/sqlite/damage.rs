@@ -2,6 +2,7 @@
 
 use semel_core::error::Kind;
 use semel_core::record::State;
+use semel_core::store::Filter;
 
 use super::*;
 
@@ -44,13 +45,15 @@ async fn a_damaged_field_is_an_error_that_names_the_record_and_frees_no_key() {
             let text = refused(store.get(wish.operation.id()).await, Kind::Damaged);
             assert!(text.contains("token 1"), "{damage}: {text}");
             refused(store.claim(&request("damaged")).await, Kind::Damaged);
-            let complete = Complete { holder: lease.holder, outcome: "x".into() };
+            let complete = Complete { holder: lease.holder, outcome: "x".into(), ttl_min: None };
             refused(store.complete(&complete).await, Kind::Damaged);
         }
         let sound = claim(&store, "sound").await;
-        let page = store.unsettled(semel_core::Token(0), 10).await.unwrap();
-        let found: Vec<_> = page.records.iter().map(|record| record.token).collect();
-        assert_eq!(found, [sound.holder.token], "{damage}: it hides no other record");
+        for filter in [Filter::unsettled(), Filter::default()] {
+            let page = store.list(&filter, semel_core::Token(0), 10).await.unwrap();
+            let found: Vec<_> = page.records.iter().map(|record| record.token).collect();
+            assert_eq!(found, [sound.holder.token], "{damage}: it hides no other record");
+        }
     }
 }
 

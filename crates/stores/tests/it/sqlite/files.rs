@@ -160,7 +160,7 @@ async fn child_on_a_full_disk() {
                 continue;
             }
         };
-        let complete = Complete { holder: lease.holder, outcome: vec![b'x'; 5000].into() };
+        let complete = Complete { holder: lease.holder, outcome: vec![b'x'; 5000].into(), ttl_min: None };
         match store.complete(&complete).await {
             Ok(_) => stored.push(n),
             Err(error) => drop(refused::<()>(Err(error), Kind::Full)),

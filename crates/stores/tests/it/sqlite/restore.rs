@@ -4,6 +4,7 @@ use std::fs;
 
 use semel_core::Token;
 use semel_core::error::Kind;
+use semel_core::store::Filter;
 
 use super::*;
 
@@ -28,7 +29,7 @@ async fn an_older_copy_put_back_answers_nothing_until_acknowledged() {
     let text = refused(store.claim(&request("lost")).await, Kind::WentBack);
     assert!(text.contains("restored from an older state") && text.contains("acknowledge"), "{text}");
     refused(store.get(kept.operation.id()).await, Kind::WentBack);
-    refused(store.unsettled(Token(0), 10).await, Kind::WentBack);
+    refused(store.list(&Filter::unsettled(), Token(0), 10).await, Kind::WentBack);
     let status = store.status().await.unwrap();
     assert_eq!(status.went_back_from.unwrap().token, lost);
 

@@ -1,0 +1,266 @@
+//! An operation as an operator sees it: one shape, read from a store's record or from the admin API,
+//! and written as JSON.
+//!
+//! Bodies of answers can hold what customers said, so they are there only when asked for. Sealed ones
+//! stay sealed: whoever may read them has the keys.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use semel::history::{Event, Kind};
+use semel::outcome::{Body, Line, Unreadable};
+use semel::{OperationId, Outcome, Record, Recovery, Timestamp, seal};
+use serde::{Deserialize, Serialize};
+
+use super::time;
+
+/// Where an operation is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(super) enum State {
+    #[value(alias = "in-progress")]
+    InProgress,
+    Completed,
+    Released,
+    Unknown,
+    Tombstone,
+}
+
+const STATES: [(State, semel::State, &str); 5] = [
+    (State::InProgress, semel::State::InProgress, "in_progress"),
+    (State::Completed, semel::State::Completed, "completed"),
+    (State::Released, semel::State::Released, "released"),
+    (State::Unknown, semel::State::Unknown, "unknown"),
+    (State::Tombstone, semel::State::Tombstone, "tombstone"),
+];
+
+impl State {
+    fn row(self) -> &'static (State, semel::State, &'static str) {
+        STATES.iter().find(|(ours, ..)| *ours == self).expect("the table has every state")
+    }
+
+    pub(super) fn name(self) -> &'static str {
+        self.row().2
+    }
+
+    pub(super) fn stored(self) -> semel::State {
+        self.row().1
+    }
+
+    pub(super) fn of(stored: semel::State) -> Self {
+        let row = STATES.iter().find(|(_, theirs, _)| *theirs == stored);
+        row.expect("the table has every state").0
+    }
+}
+
+/// Whether bodies are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bodies {
+    Shown,
+    /// Only their sizes are.
+    Hidden,
+}
+
+/// One operation. Outcome and history are there when it was asked for by itself.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Operation {
+    pub(super) id: String,
+    pub(super) namespace: String,
+    pub(super) tenant: Option<String>,
+    pub(super) route: String,
+    pub(super) key: String,
+    pub(super) state: State,
+    pub(super) token: u64,
+    pub(super) nonce: String,
+    pub(super) attempts: u32,
+    pub(super) recovery: String,
+    pub(super) subject: Option<String>,
+    pub(super) created_at: String,
+    pub(super) attempt_at: String,
+    pub(super) lease_until: String,
+    pub(super) settled_at: Option<String>,
+    pub(super) expires_at: Option<String>,
+    pub(super) possible_double_effect: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) outcome: Option<Answer>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) history: Option<Vec<Happening>>,
+    #[serde(default)]
+    pub(super) history_dropped: u32,
+}
+
+/// An entry of a history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Happening {
+    pub(super) at: String,
+    pub(super) what: String,
+    pub(super) token: u64,
+    pub(super) nonce: String,
+    #[serde(default)]
+    pub(super) note: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) evidence: Option<Answer>,
+}
+
+/// A stored answer, or a refused one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Answer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) status: Option<u16>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) headers: Vec<(String, String)>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) trailers: Vec<(String, String)>,
+    pub(super) redacted: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body_base64: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) body_not_kept: Option<NotKept>,
+    pub(super) sealed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) seal_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unreadable: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stored_bytes: Option<u64>,
+}
+
+/// A body larger than its route keeps.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct NotKept {
+    pub(super) bytes: Option<u64>,
+}
+
+impl Operation {
+    /// What a list shows.
+    pub(super) fn summary(record: &Record) -> Self {
+        let (operation, scope) = (&record.operation, record.operation.scope());
+        Self {
+            id: operation.id().to_string(),
+            namespace: scope.namespace().to_owned(),
+            tenant: scope.tenant().map(str::to_owned),
+            route: scope.route().to_owned(),
+            key: operation.key().as_str().to_owned(),
+            state: State::of(record.state),
+            token: record.token.0,
+            nonce: record.nonce.to_string(),
+            attempts: record.attempts,
+            recovery: recovery(record.terms.recovery).to_owned(),
+            subject: record.subject.as_deref().map(str::to_owned),
+            created_at: time::write(record.created_at),
+            attempt_at: time::write(record.attempt_at),
+            lease_until: time::write(record.lease_until),
+            settled_at: record.settled_at.map(time::write),
+            expires_at: record.expires_at().map(time::write),
+            possible_double_effect: record.history.possible_double_effect(),
+            outcome: None,
+            history: None,
+            history_dropped: record.history.dropped(),
+        }
+    }
+
+    /// All of it.
+    pub(super) fn whole(record: &Record, bodies: Bodies) -> Self {
+        let id = record.operation.id();
+        let happening = |event: &Event| Happening::of(event, id, bodies);
+        Self {
+            outcome: record.outcome.as_ref().map(|stored| Answer::of(stored, id, bodies)),
+            history: Some(record.history.events().iter().map(happening).collect()),
+            ..Self::summary(record)
+        }
+    }
+
+    pub(super) fn operation_id(&self) -> anyhow::Result<OperationId> {
+        let id = OperationId::from_hex(&self.id);
+        id.ok_or_else(|| anyhow::anyhow!("the id {:?} is not one of an operation", self.id))
+    }
+
+    /// Whether its newest attempt's lease has passed with no outcome.
+    pub(super) fn is_lapsed(&self, now: Timestamp) -> bool {
+        self.state == State::InProgress && time::read(&self.lease_until).is_some_and(|until| now >= until)
+    }
+}
+
+impl Happening {
+    fn of(event: &Event, id: OperationId, bodies: Bodies) -> Self {
+        Self {
+            at: time::write(event.at),
+            what: what(event.kind).to_owned(),
+            token: event.token.0,
+            nonce: event.nonce.to_string(),
+            note: event.note.clone(),
+            evidence: event.evidence.as_ref().map(|stored| Answer::of(stored, id, bodies)),
+        }
+    }
+}
+
+impl Answer {
+    /// Opened without a keyring, so that what is sealed stays so.
+    fn of(stored: &Bytes, id: OperationId, bodies: Bodies) -> Self {
+        let stored_bytes = Some(stored.len() as u64);
+        match seal::open(stored, id, None) {
+            Ok(outcome) => Self::open(&outcome, bodies),
+            Err(Unreadable::KeyMissing { key }) => {
+                Self { sealed: true, seal_key: Some(key), stored_bytes, ..Self::default() }
+            }
+            Err(damage) => Self { unreadable: Some(damage.to_string()), stored_bytes, ..Self::default() },
+        }
+    }
+
+    fn open(outcome: &Outcome, bodies: Bodies) -> Self {
+        let mut answer = Self {
+            status: Some(outcome.status),
+            headers: lines(&outcome.headers),
+            trailers: lines(&outcome.trailers),
+            redacted: outcome.redacted,
+            ..Self::default()
+        };
+        match &outcome.body {
+            Body::NotKept { bytes } => answer.body_not_kept = Some(NotKept { bytes: *bytes }),
+            Body::Kept(body) => {
+                answer.body_bytes = Some(body.len() as u64);
+                match std::str::from_utf8(body) {
+                    _ if bodies == Bodies::Hidden => {}
+                    Ok(text) => answer.body = Some(text.to_owned()),
+                    Err(_) => answer.body_base64 = Some(STANDARD.encode(body)),
+                }
+            }
+        }
+        answer
+    }
+}
+
+fn lines(lines: &[Line]) -> Vec<(String, String)> {
+    let text = |line: &Line| (line.name.clone(), String::from_utf8_lossy(&line.value).into_owned());
+    lines.iter().map(text).collect()
+}
+
+fn recovery(recovery: Recovery) -> &'static str {
+    match recovery {
+        Recovery::Rerun => "rerun",
+        Recovery::Hold => "hold",
+        Recovery::Ask => "ask",
+    }
+}
+
+fn what(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Lapsed => "lapsed",
+        Kind::TakenOver => "taken_over",
+        Kind::ReportedUnknown => "reported_unknown",
+        Kind::Released => "released",
+        Kind::Reclaimed => "reclaimed",
+        Kind::LateOutcome => "late_outcome",
+        Kind::RefusedOutcome => "refused_outcome",
+        Kind::SettledDone => "settled_done",
+        Kind::SettledNever => "settled_never",
+        Kind::Purged => "purged",
+        _ => "other",
+    }
+}
