@@ -8,6 +8,7 @@ use semel_core::Once;
 use semel_core::error::{Error, Kind};
 use semel_core::fingerprint::Fingerprinter;
 use semel_core::policy::DEFAULTS;
+use semel_core::store::Pending;
 
 use crate::tenant::Hasher;
 
@@ -31,13 +32,7 @@ impl Keys {
 
     /// Asks the store. Several at once do no harm.
     pub(crate) async fn reload(&self, once: &Once) -> Result<Arc<Loaded>, Error> {
-        let patience = once.runtime().sleep(DEFAULTS.store_patience);
-        let status = match select(once.store().status(), patience).await {
-            Either::Left((status, _)) => status?,
-            Either::Right(_) => {
-                return Err(Error::new(Kind::TimedOut, "the store did not tell its keys in time"));
-            }
-        };
+        let status = in_time(once, once.store().status()).await?;
         let hasher = Hasher::new(&status.hash_keys);
         let prints = Fingerprinter::new(status.hash_keys).map_err(|problem| {
             Error::new(Kind::Damaged, "the store's fingerprint keys cannot be used").because(problem)
@@ -45,6 +40,15 @@ impl Keys {
         let loaded = Arc::new(Loaded { prints, hasher });
         self.0.store(Some(loaded.clone()));
         Ok(loaded)
+    }
+}
+
+/// The answer to a question that changes nothing, or an error when it does not come in time.
+pub(crate) async fn in_time<T>(once: &Once, question: Pending<'_, T>) -> Result<T, Error> {
+    let patience = once.runtime().sleep(DEFAULTS.store_patience);
+    match select(question, patience).await {
+        Either::Left((answer, _)) => answer,
+        Either::Right(_) => Err(Error::new(Kind::TimedOut, "the store did not answer a question in time")),
     }
 }
 

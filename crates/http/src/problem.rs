@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, LINK, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
-use semel_core::Refusal;
 use semel_core::fingerprint::Changes;
+use semel_core::{Refusal, mutant};
 use serde_json::{Map, Value};
 
 use crate::ReplyBody;
@@ -196,7 +196,7 @@ impl Problem {
         if let Some(wait) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(whole_seconds(wait)));
         }
-        if let Some(link) = self.described_by {
+        if let Some(link) = self.described_by.filter(|_| !mutant::on("problem-unlinked")) {
             headers.insert(LINK, link);
         }
         response

@@ -15,7 +15,7 @@ use semel_core::fingerprint::Pointers;
 use semel_core::operation::PART_BYTES_MAX;
 use semel_core::policy::Nonsense;
 use semel_core::runtime::Boxed;
-use semel_core::{Policy, Scope};
+use semel_core::{Policy, Scope, mutant};
 use sha2::{Digest, Sha256};
 
 use crate::age::ExpiredKeys;
@@ -90,8 +90,8 @@ impl Route {
 
     /// Whether requests of this method may use the store.
     pub fn takes(&self, method: &Method) -> bool {
-        let safe = is_safe(method) && !semel_core::mutant::on("key-on-get-used");
-        self.protection != Protection::Off && !safe && self.methods.contains(method)
+        let taken = !is_safe(method) && self.methods.contains(method);
+        self.protection != Protection::Off && (taken || mutant::on("key-on-get-used"))
     }
 
     /// The route's part in the identity of an operation.
@@ -99,7 +99,8 @@ impl Route {
         if let Some(identity) = self.identity.as_deref().or(self.id.as_deref()) {
             return Cow::Borrowed(identity);
         }
-        let whole = format!("{method} {}", uri.path());
+        let path = if mutant::on("path-does-not-count") { "" } else { uri.path() };
+        let whole = format!("{method} {path}");
         if whole.len() <= PART_BYTES_MAX {
             return Cow::Owned(whole);
         }
@@ -154,9 +155,7 @@ impl Route {
     }
 
     pub(crate) fn stores(&self, name: &HeaderName) -> bool {
-        !header::is_secret(name)
-            || self.stored_headers.contains(name)
-            || semel_core::mutant::on("set-cookie-stored")
+        !header::is_secret(name) || self.stored_headers.contains(name) || mutant::on("set-cookie-stored")
     }
 
     pub(crate) fn exclusions(&self) -> &Pointers {

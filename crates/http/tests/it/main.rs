@@ -1,5 +1,7 @@
 //! The layer, seen from outside: as a plain tower service, in axum, and under hyper.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+
 mod frameworks;
 mod order;
 mod outage;

@@ -68,9 +68,12 @@ impl Body for Script {
     }
 }
 
+/// Route, kind, key and status of a decision.
+pub(crate) type Told = (Option<String>, Kind, Option<String>, Option<u16>);
+
 /// Keeps every decision it hears of.
 #[derive(Default)]
-pub(crate) struct Seen(Mutex<Vec<(Option<String>, Kind, Option<String>, Option<u16>)>>);
+pub(crate) struct Seen(Mutex<Vec<Told>>);
 
 impl Observer for Seen {
     fn decided(&self, decision: &Decision<'_>) {
@@ -85,7 +88,7 @@ impl Seen {
         self.0.lock().unwrap().iter().map(|(_, kind, ..)| kind.label()).collect()
     }
 
-    pub(crate) fn last(&self) -> (Option<String>, Kind, Option<String>, Option<u16>) {
+    pub(crate) fn last(&self) -> Told {
         self.0.lock().unwrap().last().cloned().expect("something was decided")
     }
 }
