@@ -215,7 +215,7 @@ impl Inner {
     }
 
     /// The store did not answer in time, or must not be believed.
-    fn outage(&self, call: &Call, error: &Error) -> Result<Admission, Refusal> {
+    pub(crate) fn outage(&self, call: &Call, error: &Error) -> Result<Admission, Refusal> {
         let open = call.policy.settings().outage == Outage::Open || mutant::on("outage-runs");
         // A store that answered, and must not be believed or cannot be read, is no outage.
         if open && (error.is_retryable() || error.outcome_is_unknown()) {

@@ -78,6 +78,31 @@ impl Once {
         }
     }
 
+    /// For a caller who could not even make the fingerprint, because the store failed with `error`:
+    /// what the policy says about an outage. Under `closed` nothing runs; under `open` the effect
+    /// runs unprotected, and the store is not asked.
+    ///
+    /// # Cancellation
+    /// Safe. A dropped call stops nothing that began.
+    pub async fn run_without_store<Effect, Work>(
+        &self,
+        scope: Scope,
+        key: Key,
+        fingerprint: Fingerprint,
+        policy: &Policy,
+        error: &Error,
+        effect: Effect,
+    ) -> Result<Answer, Refusal>
+    where
+        Effect: FnOnce(Attempt) -> Work + Send + 'static,
+        Work: Future<Output: Into<Ending>> + Send + 'static,
+    {
+        let call = Call::new(scope, key, fingerprint, policy.clone());
+        let running = self.0.track.enter();
+        self.0.outage(&call, error)?;
+        self.launch(call, None, effect, running).await
+    }
+
     async fn launch<Effect, Work>(
         &self,
         call: Call,
@@ -181,6 +206,11 @@ impl Once {
     /// The store underneath.
     pub fn store(&self) -> &Arc<dyn EffectStore> {
         &self.0.store
+    }
+
+    /// Spawning, sleeping and monotonic time.
+    pub fn runtime(&self) -> &Arc<dyn Runtime> {
+        &self.0.runtime
     }
 
     /// Makes fingerprints with the store's keys. Ask again after a rotation.

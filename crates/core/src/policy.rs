@@ -154,6 +154,16 @@ impl Policy {
         self.0.request_bytes_max
     }
 
+    /// Largest outcome body kept.
+    pub fn outcome_bytes_max(&self) -> usize {
+        self.0.outcome_bytes_max
+    }
+
+    /// How long a duplicate waits for the running attempt.
+    pub fn wait(&self) -> Duration {
+        self.0.wait
+    }
+
     /// The same policy for one subject: outcomes can then be purged by that name.
     pub fn for_subject(&self, subject: &str) -> Self {
         Self(Arc::new(Settings { subject: Some(subject.into()), ..(*self.0).clone() }))

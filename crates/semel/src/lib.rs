@@ -2,7 +2,8 @@
 //!
 //! This is the crate services add. It re-exports the semantics ([`Once`], [`Policy`], the
 //! [`EffectStore`] contract), the stores by feature, and the tasks that run beside a service
-//! ([`Recoverer`], [`Sweeper`]). Everything is explained where it is defined; start with [`Once::run`].
+//! ([`Recoverer`], [`Sweeper`]). With the feature `http` there is the tower layer too, and with `axum` its
+//! extractor. Everything is explained where it is defined; start with [`Once::run`].
 //!
 //! ```
 //! # #[cfg(all(feature = "sqlite", feature = "tokio"))]
@@ -30,6 +31,8 @@
 //! ```
 
 pub use semel_core::*;
+#[cfg(feature = "http")]
+pub use semel_http as http;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use semel_stores as stores;
 #[cfg(feature = "postgres")]

@@ -1,0 +1,99 @@
+//! The store is away, comes late, or has newer keys.
+
+use std::time::Duration;
+
+use semel_core::Policy;
+use semel_core::policy::Outage;
+use semel_http::{Op, Route, tenant};
+use semel_testkit::{Fault, Verb};
+
+use crate::world::{World, open_route, post, respond, send};
+
+fn open() -> Policy {
+    Policy::builder().outage(Outage::Open).natural_effect().build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_the_store_away_nothing_runs() {
+    // G-18
+    for warm in [false, true] {
+        let world = World::new();
+        let app = world.counting(open_route().build().unwrap());
+        if warm {
+            assert_eq!(send(&app, post("k0", "x")).await.status, 201);
+        }
+        let before = world.effects();
+        for fault in [Fault::Refuse, Fault::Hang] {
+            world.store.plan(move |_| fault);
+            let got = send(&app, post("k1", "x")).await;
+            assert_eq!((got.status, got.problem().as_str()), (503, "store-unavailable"), "{fault:?}");
+            assert!(got.headers.contains_key("retry-after"));
+        }
+        assert_eq!(world.effects(), before);
+        world.store.heal();
+        world.once.drain(Duration::from_secs(3600)).await;
+        assert_eq!(send(&app, post("k1", "x")).await.status, 201);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_natural_effect_may_run_unprotected_and_is_marked() {
+    // G-18
+    for warm in [false, true] {
+        let world = World::new();
+        let app = world.app(open_route().policy(open()).build().unwrap(), |request| async move {
+            let op = request.extensions().get::<Op>().expect("unprotected handlers hold their operation too");
+            assert_eq!(op.token().is_none(), !request.headers().contains_key("semel-token"));
+            // Nothing is stored, so the status passes as it is.
+            if op.token().is_some() { respond(201, "ran") } else { respond(503, "ran") }
+        });
+        if warm {
+            assert_eq!(send(&app, post("k0", "x")).await.status, 201);
+        }
+        world.store.plan(|_| Fault::Refuse);
+        let got = send(&app, post("k1", "x")).await;
+        assert_eq!((got.status, got.text()), (503, "ran"));
+        assert_eq!(got.headers["idempotency-unprotected"], "true");
+        assert_eq!(world.seen.last().1.label(), "unprotected");
+        world.store.heal();
+        world.once.drain(Duration::from_secs(3600)).await;
+        let got = send(&app, post("k2", "x")).await;
+        assert!(!got.headers.contains_key("idempotency-unprotected"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outcome_that_cannot_be_stored_yet_is_never_a_success() {
+    // G-17
+    let world = World::new();
+    let app = world.counting(open_route().build().unwrap());
+    world.store.plan(|verb| if verb == Verb::Complete { Fault::Refuse } else { Fault::None });
+    let got = send(&app, post("k1", "x")).await;
+    assert_eq!((got.status, got.problem().as_str()), (503, "outcome-unknown"));
+    assert!(got.headers.contains_key("retry-after"));
+    world.store.heal();
+    assert_eq!(world.once.drain(Duration::from_secs(3600)).await, 0);
+    let again = send(&app, post("k1", "x")).await;
+    assert_eq!((again.text(), again.replayed()), ("effect 1", true));
+    assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test]
+async fn a_rotated_key_is_learned_at_the_first_meeting() {
+    // G-6
+    let world = World::new();
+    let route = || Route::builder("charge").tenant(tenant::Credential).build().unwrap();
+    let (old, new) = (world.counting(route()), world.counting(route()));
+    let by = |key: &str, body: &'static str| {
+        let mut request = post(key, body);
+        request.headers_mut().insert("authorization", "Bearer alice".parse().unwrap());
+        request
+    };
+    assert_eq!(send(&old, by("k1", "x")).await.status, 201);
+    world.store.inner().rotate_hash_key().await.unwrap();
+    assert_eq!(send(&new, by("k2", "x")).await.status, 201, "stored under the newer key");
+    assert!(send(&old, by("k2", "x")).await.replayed(), "the layer that knew only the older key");
+    assert_eq!(send(&old, by("k2", "y")).await.status, 422);
+    assert!(send(&new, by("k1", "x")).await.replayed(), "the tenant outlives the rotation");
+    assert_eq!(world.effects(), 2);
+}
