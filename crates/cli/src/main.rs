@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
+mod config;
 mod demo;
+mod gateway;
 mod store;
 
 /// A retry must not happen twice.
@@ -20,6 +22,8 @@ enum Mode {
     /// The service the demo crashes.
     #[command(hide = true)]
     DemoService(demo::service::Arguments),
+    /// Show the settings a gateway would have, and where each comes from; or all that is wrong with them.
+    CheckConfig(Box<config::check::Arguments>),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
 }
@@ -29,6 +33,7 @@ async fn main() -> std::process::ExitCode {
     let done = match Arguments::parse().mode {
         Mode::Demo(arguments) => demo::run(arguments).await,
         Mode::DemoService(arguments) => demo::service::run(arguments).await,
+        Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
         Mode::Store(arguments) => store::run(arguments).await,
     };
     match done {
