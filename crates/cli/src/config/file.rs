@@ -55,11 +55,13 @@ pub(crate) fn read(text: &str, name: &str, mistakes: &mut Mistakes) -> File {
         return File::default();
     }
     let (table, errors) = DeTable::parse_recoverable(text);
+    let file = reader.file(table.get_ref());
     for error in errors {
         let message = error.message().trim().replace('\n', "; ");
-        reader.mistake(error.span().unwrap_or(0..0), format!("this is not TOML: {message}"));
+        let place = reader.place(error.span().unwrap_or(0..0));
+        reader.mistakes.add_syntax(place, format!("this is not TOML: {message}"));
     }
-    reader.file(table.get_ref())
+    file
 }
 
 type Key<'i> = Spanned<DeString<'i>>;
@@ -104,12 +106,22 @@ impl Reader<'_> {
         values
     }
 
-    fn setting(&mut self, key: &Key<'_>, value: &Value<'_>, section: Section, beside: &[&str], into: &mut Values) {
+    fn setting(
+        &mut self,
+        key: &Key<'_>,
+        value: &Value<'_>,
+        section: Section,
+        beside: &[&str],
+        into: &mut Values,
+    ) {
         let name = key.get_ref().as_ref();
-        let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name && setting.section == section) else {
+        let Some(setting) =
+            SETTINGS.iter().find(|setting| setting.name == name && setting.section == section)
+        else {
             let elsewhere = SETTINGS.iter().find(|setting| setting.name == name).map(home);
             let hint = elsewhere.map(|home| format!("; it belongs under {home}")).unwrap_or_else(|| {
-                let here = SETTINGS.iter().filter(|setting| setting.section == section).map(|setting| setting.name);
+                let here =
+                    SETTINGS.iter().filter(|setting| setting.section == section).map(|setting| setting.name);
                 suggestion(name, here.chain(beside.iter().copied()))
             });
             return self.mistake(key.span(), format!("there is no setting `{name}` here{hint}"));
@@ -147,7 +159,8 @@ impl Reader<'_> {
                 "path" => route.path = self.scalar("path", value),
                 "methods" => match value.get_ref() {
                     DeValue::Array(elements) => {
-                        route.methods = elements.iter().filter_map(|one| self.scalar("methods", one)).collect();
+                        route.methods =
+                            elements.iter().filter_map(|one| self.scalar("methods", one)).collect();
                         if elements.is_empty() {
                             self.mistake(value.span(), "`methods` is empty, so the route would take nothing; leave it out for POST and PATCH");
                         }
@@ -180,7 +193,10 @@ impl Reader<'_> {
                     let values = elements.iter().filter_map(|one| self.scalar("keys", one)).collect();
                     entry = Some(Entry { place: self.place(key.span()), values });
                 }
-                ("keys", _) => self.mistake(value.span(), "`keys` is a list, newest first: `keys = [\"2026-11=env:SEAL_KEY\"]`"),
+                ("keys", _) => self.mistake(
+                    value.span(),
+                    "`keys` is a list, newest first: `keys = [\"2026-11=env:SEAL_KEY\"]`",
+                ),
                 (other, _) => {
                     let hint = suggestion(other, ["keys"].into_iter());
                     self.mistake(key.span(), format!("there is no setting `{other}` here{hint}"));
@@ -194,7 +210,10 @@ impl Reader<'_> {
         match value.get_ref() {
             DeValue::Table(table) => Some(table),
             _ => {
-                self.mistake(value.span(), "this should be a table with settings below it, such as `[gateway]`");
+                self.mistake(
+                    value.span(),
+                    "this should be a table with settings below it, such as `[gateway]`",
+                );
                 None
             }
         }

@@ -55,7 +55,9 @@ fn argument(setting: &'static Setting) -> Arg {
     match setting.form {
         Form::One | Form::Secret => argument.action(ArgAction::Set),
         Form::List(_) => argument.action(ArgAction::Append),
-        Form::Switch => argument.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true"),
+        Form::Switch => {
+            argument.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true")
+        }
     }
 }
 

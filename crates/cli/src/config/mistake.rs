@@ -61,31 +61,46 @@ impl fmt::Display for Mistake {
 
 /// All that was found so far.
 #[derive(Debug, Default)]
-pub(crate) struct Mistakes(Vec<Mistake>);
+pub(crate) struct Mistakes {
+    found: Vec<Mistake>,
+    /// Lines that could not even be read.
+    syntax: Vec<Mistake>,
+}
 
 impl Mistakes {
     /// Adds one. What a default got wrong for several routes is said once.
     pub(crate) fn add(&mut self, place: &Place, sentence: impl Into<String>) {
         let mistake = Mistake { place: place.clone(), sentence: sentence.into() };
-        if !self.0.contains(&mistake) {
-            self.0.push(mistake);
+        if !self.found.contains(&mistake) {
+            self.found.push(mistake);
         }
     }
 
-    /// In the order of the file.
-    pub(crate) fn into_sorted(mut self) -> Vec<Mistake> {
-        self.0.sort();
-        self.0
+    /// Adds one that leaves open what its line was to mean.
+    pub(crate) fn add_syntax(&mut self, place: Place, sentence: String) {
+        self.syntax.push(Mistake { place, sentence });
+    }
+
+    /// In the order of the file. What else was said about lines that cannot be read, or about something
+    /// missing that may have stood there, is left out.
+    pub(crate) fn into_sorted(self) -> Vec<Mistake> {
+        let Self { mut found, mut syntax } = self;
+        let known = |mistake: &Mistake| !syntax.iter().any(|other| line(other) == line(mistake));
+        found.retain(|mistake| syntax.is_empty() || mistake.place != Place::Default && known(mistake));
+        found.append(&mut syntax);
+        found.sort();
+        found
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.found.is_empty() && self.syntax.is_empty()
     }
+}
 
-    pub(crate) fn extend(&mut self, others: Mistakes) {
-        for one in others.0 {
-            self.add(&one.place, one.sentence);
-        }
+fn line(mistake: &Mistake) -> Option<usize> {
+    match mistake.place {
+        Place::File { line, .. } => Some(line),
+        _ => None,
     }
 }
 

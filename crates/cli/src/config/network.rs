@@ -7,7 +7,8 @@ use super::resolved::Network;
 impl Network {
     /// Reads an address with the number of bits that count; without the number all of them do.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not a network; write `10.0.0.0/8`, `192.0.2.7` or `2001:db8::/32`");
+        let wrong =
+            || format!("`{text}` is not a network; write `10.0.0.0/8`, `192.0.2.7` or `2001:db8::/32`");
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),

@@ -46,18 +46,22 @@ pub(crate) fn keyring(encryption: &Encryption) -> Result<Keyring, String> {
     let mut ring: Option<Keyring> = None;
     for (id, secret) in &encryption.keys {
         let key = sealing_key(&secret.0)?;
-        ring = Some(match ring {
-            None => Keyring::new(id, &key),
-            Some(ring) => ring.with_older(id, &key),
-        }
-        .map_err(|error| error.to_string())?);
+        ring = Some(
+            match ring {
+                None => Keyring::new(id, &key),
+                Some(ring) => ring.with_older(id, &key),
+            }
+            .map_err(|error| error.to_string())?,
+        );
     }
     ring.ok_or_else(|| "the list of keys is empty".into())
 }
 
 /// 32 bytes from base64. The text is never repeated.
 pub(crate) fn sealing_key(text: &str) -> Result<[u8; 32], String> {
-    let bytes = STANDARD.decode(text.trim()).map_err(|_| "the key is not base64; make one with `openssl rand -base64 32`")?;
+    let bytes = STANDARD
+        .decode(text.trim())
+        .map_err(|_| "the key is not base64; make one with `openssl rand -base64 32`")?;
     let count = bytes.len();
     bytes.try_into().map_err(|_| format!("the key has {count} bytes; it needs 32: `openssl rand -base64 32`"))
 }

@@ -29,17 +29,22 @@ pub(crate) fn orphans(old: &Gateway, new: &Gateway) -> Result<(), Vec<String>> {
         ));
     }
     let patterns = old.routes.iter().chain(&new.routes).map(|route| Pattern::parse(&route.pattern));
-    let patterns: Vec<Pattern> = patterns.collect::<Result<_, _>>().expect("resolved routes have good patterns");
+    let patterns: Vec<Pattern> =
+        patterns.collect::<Result<_, _>>().expect("resolved routes have good patterns");
     let methods = methods(old, new);
     let walked = requests::every_kind(&patterns, &mut |path, taken| {
         for method in &methods {
             let before = Owner::of(old, method, path, taken.iter().copied());
-            let after = Owner::of(new, method, path, taken.iter().filter_map(|at| at.checked_sub(old.routes.len())));
+            let after =
+                Owner::of(new, method, path, taken.iter().filter_map(|at| at.checked_sub(old.routes.len())));
             reasons.extend(before.and_then(|before| lost(&before, after.as_ref(), method, path)));
         }
     });
     if walked.is_err() {
-        reasons.insert("The routes are too many and too much alike to be compared. Restart the gateway to change them.".to_owned());
+        reasons.insert(
+            "The routes are too many and too much alike to be compared. Restart the gateway to change them."
+                .to_owned(),
+        );
     }
     if reasons.is_empty() || semel::mutant::on("reload-orphans-records") {
         Ok(())
@@ -68,10 +73,17 @@ struct Owner<'a> {
 
 impl<'a> Owner<'a> {
     /// None if such a request is not protected, and so leaves no record.
-    fn of(gateway: &'a Gateway, method: &Method, path: &str, mut taken: impl Iterator<Item = usize>) -> Option<Self> {
+    fn of(
+        gateway: &'a Gateway,
+        method: &Method,
+        path: &str,
+        mut taken: impl Iterator<Item = usize>,
+    ) -> Option<Self> {
         let takes = |at: usize| gateway.routes.get(at).filter(|route| route.methods().contains(method));
         let owner = match taken.find_map(takes) {
-            Some(route) => Self { route: Some(route), settings: &route.settings, stored: route.stored_id(method, path) },
+            Some(route) => {
+                Self { route: Some(route), settings: &route.settings, stored: route.stored_id(method, path) }
+            }
             None if Route::PROTECTED_METHODS.contains(method) => {
                 Self { route: None, settings: &gateway.fallback, stored: raw_id(method, path) }
             }
@@ -111,12 +123,21 @@ fn lost(before: &Owner<'_>, after: Option<&Owner<'_>>, method: &Method, path: &s
 }
 
 fn renamed(before: &Owner<'_>, after: &Owner<'_>, method: &Method, path: &str) -> String {
-    let example = format!("A request such as {method} {path} belongs to {} and would belong to {}", before.name(), after.name());
+    let example = format!(
+        "A request such as {method} {path} belongs to {} and would belong to {}",
+        before.name(),
+        after.name()
+    );
     // An alias can carry one id over; method and raw path are as many ids as there are paths.
     let one_path = after.route.is_none_or(|route| !route.pattern.contains('{') && route.methods().len() == 1);
-    match (before.route.and_then(|route| route.stored.as_ref()), after.route.map(|route| (&route.id, &route.stored))) {
+    match (
+        before.route.and_then(|route| route.stored.as_ref()),
+        after.route.map(|route| (&route.id, &route.stored)),
+    ) {
         (Some(old), Some((new, Some(_)))) => {
-            format!("{example}: its record would not be found. If that is a new name, add `\"{old}\" = \"{new}\"` under `[aliases]`.")
+            format!(
+                "{example}: its record would not be found. If that is a new name, add `\"{old}\" = \"{new}\"` under `[aliases]`."
+            )
         }
         (None, Some((new, Some(_)))) if one_path => format!(
             "{example}: its record would not be found. Add `\"{}\" = \"{new}\"` under `[aliases]`.",
@@ -125,7 +146,9 @@ fn renamed(before: &Owner<'_>, after: &Owner<'_>, method: &Method, path: &str) -
         (None, Some((new, Some(_)))) => format!(
             "{example}: its record, stored by method and path, would not be found. Remove the id `{new}`: a route without one goes on storing by method and path."
         ),
-        (Some(_), _) => format!("{example}: its record would not be found. Keep the route and its id until its records have expired, or restart the gateway."),
+        (Some(_), _) => format!(
+            "{example}: its record would not be found. Keep the route and its id until its records have expired, or restart the gateway."
+        ),
         (None, _) => format!("{example}: its record would not be found. Restart the gateway to change it."),
     }
 }
@@ -138,7 +161,8 @@ fn same_names(before: &Tenant, after: &Tenant) -> bool {
         (Tenant::Undeclared, Tenant::PeerHeader(..)) => false,
         (Tenant::Undeclared, _) => true,
         (Tenant::None, Tenant::Undeclared) => true,
-        (Tenant::Header(old), Tenant::Header(new)) | (Tenant::PeerHeader(old, _), Tenant::PeerHeader(new, _)) => old == new,
+        (Tenant::Header(old), Tenant::Header(new))
+        | (Tenant::PeerHeader(old, _), Tenant::PeerHeader(new, _)) => old == new,
         (Tenant::Jwt(old), Tenant::Jwt(new)) => old.claim == new.claim,
         (before, after) => before == after,
     }
@@ -155,3 +179,7 @@ fn kind(tenant: &Tenant) -> String {
         Tenant::Certificate => "`certificate`".into(),
     }
 }
+
+#[cfg(test)]
+#[path = "reload_tests.rs"]
+mod tests;

@@ -26,10 +26,16 @@ pub(crate) struct Resolved {
 }
 
 /// Reads the file that the arguments name, and resolves.
-pub(crate) fn resolve(arguments: &Arguments, surroundings: &dyn Surroundings) -> Result<Resolved, Vec<Mistake>> {
+pub(crate) fn resolve(
+    arguments: &Arguments,
+    surroundings: &dyn Surroundings,
+) -> Result<Resolved, Vec<Mistake>> {
     let Some(path) = &arguments.config else { return with_file(arguments, None, surroundings) };
     let unreadable = |why: String| {
-        vec![Mistake { place: Place::Flag("--config".into()), sentence: format!("{path} cannot be read: {why}") }]
+        vec![Mistake {
+            place: Place::Flag("--config".into()),
+            sentence: format!("{path} cannot be read: {why}"),
+        }]
     };
     let bytes = surroundings.read(Path::new(path)).map_err(|error| unreadable(error.to_string()))?;
     with_file(arguments, Some((path, &bytes)), surroundings)
@@ -132,26 +138,45 @@ pub(super) struct Judge<'a> {
 
 impl Judge<'_> {
     /// A setting that may be absent.
-    pub(super) fn maybe<T>(&mut self, layers: &Layers<'_>, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+    pub(super) fn maybe<T>(
+        &mut self,
+        layers: &Layers<'_>,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
         let written = layers.entry(name)?.values.first()?;
-        parse(&written.text).map_err(|sentence| self.mistakes.add(&written.place, named(name, &sentence))).ok()
+        parse(&written.text)
+            .map_err(|sentence| self.mistakes.add(&written.place, named(name, &sentence)))
+            .ok()
     }
 
     /// A setting with a default, which takes the place of a value that is wrong.
-    pub(super) fn one<T>(&mut self, layers: &Layers<'_>, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> T {
+    pub(super) fn one<T>(
+        &mut self,
+        layers: &Layers<'_>,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> T {
         self.maybe(layers, name, &parse).unwrap_or_else(|| {
-            let preset = setting(name).and_then(|setting| setting.preset_text()).expect("the setting has a default");
+            let preset =
+                setting(name).and_then(|setting| setting.preset_text()).expect("the setting has a default");
             parse(&preset).expect("defaults can be read")
         })
     }
 
     /// A list.
-    pub(super) fn many<T: PartialEq>(&mut self, layers: &Layers<'_>, name: &str, parse: impl Fn(&str) -> Result<T, String>) -> Vec<T> {
+    pub(super) fn many<T: PartialEq>(
+        &mut self,
+        layers: &Layers<'_>,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
         let mut values = Vec::new();
         for written in layers.entry(name).map(|entry| entry.values.as_slice()).unwrap_or_default() {
             match parse(&written.text) {
                 Ok(value) if values.contains(&value) => {
-                    self.mistakes.add(&written.place, named(name, "this value stands there twice; remove one"));
+                    self.mistakes
+                        .add(&written.place, named(name, "this value stands there twice; remove one"));
                 }
                 Ok(value) => values.push(value),
                 Err(sentence) => self.mistakes.add(&written.place, named(name, &sentence)),
@@ -161,7 +186,12 @@ impl Judge<'_> {
     }
 
     /// A secret, from the setting itself or from the file that `NAME_file` names.
-    pub(super) fn secret(&mut self, layers: &Layers<'_>, name: &str, in_file: Option<&str>) -> Option<Secret> {
+    pub(super) fn secret(
+        &mut self,
+        layers: &Layers<'_>,
+        name: &str,
+        in_file: Option<&str>,
+    ) -> Option<Secret> {
         let by_path = in_file.filter(|in_file| layers.entry(in_file).is_some());
         if let (Some(in_file), Some(entry)) = (by_path, layers.entry(name)) {
             self.mistakes.add(&entry.place, format!("`{name}` and `{in_file}` are both set; keep one"));
@@ -176,7 +206,9 @@ impl Judge<'_> {
             let refers = text.starts_with("file:") || text.starts_with("env:");
             // A store's address is often no secret, and is what people type first.
             if matches!(place, Place::Flag(_)) && !refers && name != "store" {
-                return Err("others on this machine can see command lines; write `file:PATH` or `env:NAME`".into());
+                return Err(
+                    "others on this machine can see command lines; write `file:PATH` or `env:NAME`".into()
+                );
             }
             value::secret(text, surroundings)
         })
@@ -186,7 +218,9 @@ impl Judge<'_> {
     pub(super) fn pem(&mut self, layers: &Layers<'_>, name: &str) -> Option<PathBuf> {
         let surroundings = self.surroundings;
         self.maybe(layers, name, |text| {
-            let bytes = surroundings.read(Path::new(text)).map_err(|error| format!("{text} cannot be read: {error}"))?;
+            let bytes = surroundings
+                .read(Path::new(text))
+                .map_err(|error| format!("{text} cannot be read: {error}"))?;
             if !bytes.windows(11).any(|window| window == b"-----BEGIN ") {
                 return Err(format!("{text} is not a PEM file: it has no line `-----BEGIN …`"));
             }
@@ -252,10 +286,19 @@ fn tls(given: &Layers<'_>, judge: &mut Judge<'_>) -> Option<ServerTls> {
     let client_ca = judge.pem(given, "tls_client_ca");
     let (certificate, key) = (judge.pem(given, "tls_certificate"), judge.pem(given, "tls_key"));
     match (given.is_set("tls_certificate"), given.is_set("tls_key")) {
-        (true, false) => judge.mistakes.add(&given.place("tls_certificate"), "tls_certificate: `tls_key` is missing; a certificate needs its key"),
-        (false, true) => judge.mistakes.add(&given.place("tls_key"), "tls_key: `tls_certificate` is missing; a key needs its certificate"),
+        (true, false) => judge.mistakes.add(
+            &given.place("tls_certificate"),
+            "tls_certificate: `tls_key` is missing; a certificate needs its key",
+        ),
+        (false, true) => judge.mistakes.add(
+            &given.place("tls_key"),
+            "tls_key: `tls_certificate` is missing; a key needs its certificate",
+        ),
         (false, false) if given.is_set("tls_client_ca") => {
-            judge.mistakes.add(&given.place("tls_client_ca"), "tls_client_ca: without `tls_certificate` and `tls_key` no client can show a certificate");
+            judge.mistakes.add(
+                &given.place("tls_client_ca"),
+                "tls_client_ca: without `tls_certificate` and `tls_key` no client can show a certificate",
+            );
         }
         _ => {}
     }
@@ -269,7 +312,10 @@ fn admin(given: &Layers<'_>, listen: std::net::SocketAddr, judge: &mut Judge<'_>
     let Some(address) = judge.maybe(given, "admin", value::address) else {
         for name in ["admin_token", "admin_token_file"] {
             if given.is_set(name) && !given.is_set("admin") {
-                judge.mistakes.add(&given.place(name), format!("{name}: there is no admin listener; set `admin`, or remove this"));
+                judge.mistakes.add(
+                    &given.place(name),
+                    format!("{name}: there is no admin listener; set `admin`, or remove this"),
+                );
             }
         }
         return None;
@@ -353,7 +399,8 @@ fn encryption(
     let entry = arguments.given.get("encryption_key").or(file.encryption.as_ref())?;
     let mut keys: Vec<(String, Secret)> = Vec::new();
     for written in &entry.values {
-        let mut wrong = |sentence: &dyn fmt::Display| mistakes.add(&written.place, format!("encryption: {sentence}"));
+        let mut wrong =
+            |sentence: &dyn fmt::Display| mistakes.add(&written.place, format!("encryption: {sentence}"));
         let Some((id, key)) = written.text.split_once('=') else {
             wrong(&"a key is written `ID=KEY`, with the key in base64 or as `file:PATH` or `env:NAME`");
             continue;

@@ -87,7 +87,9 @@ fn recovery(text: &str) -> Result<Recovery, String> {
     match text.split_once(':') {
         None if text == "hold" => Ok(Recovery::Hold),
         None if text == "rerun" => Ok(Recovery::Rerun),
-        None if text == "ask" => Err("`ask` needs to know where: write `ask:http://127.0.0.1:3000/reconcile`".into()),
+        None if text == "ask" => {
+            Err("`ask` needs to know where: write `ask:http://127.0.0.1:3000/reconcile`".into())
+        }
         Some(("ask", to)) => value::url(to).map(Recovery::Ask),
         _ => Err(format!("`{text}` is not one of `hold`, `rerun` and `ask:URL`")),
     }
@@ -131,7 +133,10 @@ fn contradictions(
         mistake("encrypt", "there are no keys; add `[encryption]` with `keys = [\"ID=file:PATH\"]`");
     }
     if let Some(both) = settings.store_headers.iter().find(|name| settings.redact_headers.contains(name)) {
-        mistake("redact_headers", &format!("`{both}` also stands in `store_headers`; keep it in one of them"));
+        mistake(
+            "redact_headers",
+            &format!("`{both}` also stands in `store_headers`; keep it in one of them"),
+        );
     }
     if settings.request_bytes_max == 0 {
         mistake("request_bytes_max", "no request has a body of zero bytes at most; set 1 or more");
@@ -143,7 +148,10 @@ fn contradictions(
         mistake("replay_header", "this is the header of the key itself; choose another name");
     }
     if settings.tenant == Tenant::Certificate && !context.client_ca {
-        mistake("tenant", "clients are not asked for certificates; set `tls_client_ca` with `tls_certificate` and `tls_key`");
+        mistake(
+            "tenant",
+            "clients are not asked for certificates; set `tls_client_ca` with `tls_certificate` and `tls_key`",
+        );
     }
 }
 
@@ -162,8 +170,12 @@ const SPOKEN_OF: &[(&str, &[&str])] = &[
 
 /// Where to mend it: the most particular place of a setting that the sentence names.
 fn place_of(sentence: &str, layers: &Layers<'_>, own: Option<(&str, &Place)>) -> Place {
-    let names: Vec<&str> =
-        SPOKEN_OF.iter().filter(|(word, _)| sentence.contains(word)).flat_map(|(_, names)| *names).copied().collect();
+    let names: Vec<&str> = SPOKEN_OF
+        .iter()
+        .filter(|(word, _)| sentence.contains(word))
+        .flat_map(|(_, names)| *names)
+        .copied()
+        .collect();
     let written = layers.0.iter().find_map(|values| names.iter().find_map(|name| values.get(name)));
     match written.map(|entry| &entry.place) {
         Some(Place::Default) | None => own.map_or(Place::Default, |(_, place)| place.clone()),
@@ -201,14 +213,19 @@ fn tenant(layers: &Layers<'_>, judge: &mut Judge<'_>) -> Tenant {
                 }
             };
             let peers = judge.many(layers, "tenant_peers", Network::parse);
-            if layers.entry("tenant_peers").is_none() { Tenant::Header(header) } else { peer_header(header, peers, layers, judge) }
+            if layers.entry("tenant_peers").is_none() {
+                Tenant::Header(header)
+            } else {
+                peer_header(header, peers, layers, judge)
+            }
         }
         ("jwt", Some(claim)) if !claim.is_empty() => {
             meaningless(layers, judge, "with tenant `jwt:…`", |setting| setting == "tenant_peers");
             jwt(claim, layers, judge).map_or(Tenant::Undeclared, Tenant::Jwt)
         }
         _ => {
-            let sentence = "tenant: it is not one of `none`, `credential`, `header:NAME`, `jwt:CLAIM` and `certificate`";
+            let sentence =
+                "tenant: it is not one of `none`, `credential`, `header:NAME`, `jwt:CLAIM` and `certificate`";
             judge.mistakes.add(&written.place, sentence);
             Tenant::Undeclared
         }
@@ -216,7 +233,12 @@ fn tenant(layers: &Layers<'_>, judge: &mut Judge<'_>) -> Tenant {
 }
 
 /// An empty list would silently turn a name that peers assert into an API key.
-fn peer_header(name: http::HeaderName, peers: Vec<Network>, layers: &Layers<'_>, judge: &mut Judge<'_>) -> Tenant {
+fn peer_header(
+    name: http::HeaderName,
+    peers: Vec<Network>,
+    layers: &Layers<'_>,
+    judge: &mut Judge<'_>,
+) -> Tenant {
     if layers.entry("tenant_peers").is_some_and(|entry| entry.values.is_empty()) {
         let sentence = "tenant_peers: the list is empty; name the networks that authenticate clients, or remove it if the header holds an API key";
         judge.mistakes.add(&layers.place("tenant_peers"), sentence);
@@ -228,7 +250,11 @@ fn peer_header(name: http::HeaderName, peers: Vec<Network>, layers: &Layers<'_>,
 /// there. Only what stands at least as close as `tenant` counts; a route may turn off what the defaults have.
 fn meaningless(layers: &Layers<'_>, judge: &mut Judge<'_>, when: &str, unread: impl Fn(&str) -> bool) {
     let closest = layers.0.iter().position(|values| values.contains_key("tenant")).unwrap_or(layers.0.len());
-    for name in KEY_SETTINGS.into_iter().chain(["jwt_issuer", "jwt_audience", "tenant_peers"]).filter(|name| unread(name)) {
+    for name in KEY_SETTINGS
+        .into_iter()
+        .chain(["jwt_issuer", "jwt_audience", "tenant_peers"])
+        .filter(|name| unread(name))
+    {
         let at = layers.0.iter().position(|values| values.contains_key(name));
         if at.is_some_and(|at| at <= closest) {
             judge.mistakes.add(&layers.place(name), format!("{name}: it means nothing {when}; remove it"));
@@ -258,13 +284,18 @@ fn keys(layers: &Layers<'_>, judge: &mut Judge<'_>) -> Option<JwtKeys> {
     let own = Layers(vec![*closest]);
     let set: Vec<&str> = KEY_SETTINGS.into_iter().filter(|name| own.entry(name).is_some()).collect();
     if let [first, second, ..] = set[..] {
-        judge.mistakes.add(&own.place(second), format!("{second}: `{first}` is set as well; tokens are verified with one of them, keep that"));
+        judge.mistakes.add(
+            &own.place(second),
+            format!("{second}: `{first}` is set as well; tokens are verified with one of them, keep that"),
+        );
         return None;
     }
     let surroundings = judge.surroundings;
     match set[0] {
         "jwks_file" => judge.maybe(&own, "jwks_file", |path| {
-            let bytes = surroundings.read(path.as_ref()).map_err(|error| format!("{path} cannot be read: {error}"))?;
+            let bytes = surroundings
+                .read(path.as_ref())
+                .map_err(|error| format!("{path} cannot be read: {error}"))?;
             tenant::parse_set(&bytes).map_err(|error| format!("{path}: {error}"))?;
             Ok(JwtKeys::JwksFile(path.into()))
         }),
@@ -290,7 +321,8 @@ fn strong(name: &str, secret: Secret, own: &Layers<'_>, judge: &mut Judge<'_>) -
         return None;
     }
     if bytes < JWT_SECRET_BYTES_STRONG {
-        let sentence = format!("{name}: the secret has {bytes} bytes; 32 or more are as strong as the signature");
+        let sentence =
+            format!("{name}: the secret has {bytes} bytes; 32 or more are as strong as the signature");
         judge.warnings.add(&own.place(name), sentence);
     }
     Some(secret)

@@ -51,7 +51,11 @@ impl WrittenRoute<'_> {
 }
 
 /// The routes of the flags, or else of the file.
-pub(super) fn written<'a>(arguments: &'a Arguments, file: &'a File, judge: &mut Judge<'_>) -> Vec<WrittenRoute<'a>> {
+pub(super) fn written<'a>(
+    arguments: &'a Arguments,
+    file: &'a File,
+    judge: &mut Judge<'_>,
+) -> Vec<WrittenRoute<'a>> {
     let mut routes = Vec::new();
     if let Some(entry) = arguments.given.get("route") {
         routes.extend(entry.values.iter().filter_map(|written| from_flag(written, judge)));
@@ -61,7 +65,9 @@ pub(super) fn written<'a>(arguments: &'a Arguments, file: &'a File, judge: &mut 
             let methods = methods(route.methods.iter().map(|one| (one.text.as_str(), &one.place)), judge);
             let path = route.path.as_ref().map(|path| path.text.clone());
             if path.is_none() {
-                judge.mistakes.add(&route.place, "the route has no `path`; add one such as `path = \"/payments\"`");
+                judge
+                    .mistakes
+                    .add(&route.place, "the route has no `path`; add one such as `path = \"/payments\"`");
             }
             let pattern = path.as_ref().and_then(|path| pattern(path, place, judge));
             let id = route.id.clone().filter(|id| is_id(id, judge));
@@ -71,7 +77,9 @@ pub(super) fn written<'a>(arguments: &'a Arguments, file: &'a File, judge: &mut 
     }
     if routes.len() > ROUTES_MAX {
         let place = routes[ROUTES_MAX].place.clone();
-        judge.mistakes.add(&place, format!("there are {} routes; the most accepted is {ROUTES_MAX}", routes.len()));
+        judge
+            .mistakes
+            .add(&place, format!("there are {} routes; the most accepted is {ROUTES_MAX}", routes.len()));
         routes.truncate(ROUTES_MAX);
     }
     unique(&routes, judge);
@@ -120,7 +128,8 @@ fn is_id(id: &Written, judge: &mut Judge<'_>) -> bool {
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
     let fits = !id.text.is_empty() && id.text.len() <= ID_BYTES_MAX && id.text.bytes().all(good);
     if !fits {
-        let sentence = format!("id: a route id has 1 to {ID_BYTES_MAX} letters, digits, `-`, `_`, `.`, `:` and `/`");
+        let sentence =
+            format!("id: a route id has 1 to {ID_BYTES_MAX} letters, digits, `-`, `_`, `.`, `:` and `/`");
         judge.mistakes.add(&id.place, sentence);
     }
     fits
@@ -165,7 +174,8 @@ fn reachable(routes: &[WrittenRoute<'_>], judge: &mut Judge<'_>) {
         return;
     }
     for (index, route) in good.iter().enumerate().filter(|(index, _)| !reached.contains(index)) {
-        let before: Vec<String> = takers.get(&index).into_iter().flatten().map(|one| format!("`{}`", good[*one].name())).collect();
+        let before: Vec<String> =
+            takers.get(&index).into_iter().flatten().map(|one| format!("`{}`", good[*one].name())).collect();
         let sentence = format!(
             "the route `{}` can never be reached: {} before it {} all its requests; move it up or remove it",
             route.name(),
@@ -219,7 +229,9 @@ pub(super) fn aliases(
             wrong("the old id is empty".into());
         }
         if ids.contains(&from) {
-            wrong(format!("`{from}` is still the id of a route; two routes would share its records. Rename that route, or remove the alias"));
+            wrong(format!(
+                "`{from}` is still the id of a route; two routes would share its records. Rename that route, or remove the alias"
+            ));
         }
         // A route that was renamed twice has a chain of them.
         if !ids.contains(&to) && !olds.contains(&to) {
@@ -227,11 +239,17 @@ pub(super) fn aliases(
             wrong(format!("there is no route with the id `{to}`{hint}"));
         }
         if let Some(other) = seen.insert(to, from) {
-            wrong(format!("`{to}` is already the new id of `{other}`; a record is looked for under one id, so records of one of them would be lost. Keep two routes"));
+            wrong(format!(
+                "`{to}` is already the new id of `{other}`; a record is looked for under one id, so records of one of them would be lost. Keep two routes"
+            ));
         }
     }
-    if let Some((place, from)) = pairs.iter().find(|(old, _)| circular(&old.text, &seen)).map(|(old, _)| (&old.place, &old.text)) {
-        judge.mistakes.add(place, format!("alias: following `{from}` leads back to it; remove one of the lines"));
+    if let Some((place, from)) =
+        pairs.iter().find(|(old, _)| circular(&old.text, &seen)).map(|(old, _)| (&old.place, &old.text))
+    {
+        judge
+            .mistakes
+            .add(place, format!("alias: following `{from}` leads back to it; remove one of the lines"));
     }
     raw_ids_belong(&pairs, written, &seen, judge);
     pairs.into_iter().map(|(old, new)| (old.text, new.text)).collect()
@@ -261,14 +279,22 @@ fn circular(start: &str, by_new: &BTreeMap<&str, &str>) -> bool {
 
 /// An old id such as `POST /charges` is what requests on no route have. The route that takes it over must
 /// take those requests too, or they and the route would share records.
-fn raw_ids_belong(pairs: &[(Written, Written)], written: &[WrittenRoute<'_>], by_new: &BTreeMap<&str, &str>, judge: &mut Judge<'_>) {
+fn raw_ids_belong(
+    pairs: &[(Written, Written)],
+    written: &[WrittenRoute<'_>],
+    by_new: &BTreeMap<&str, &str>,
+    judge: &mut Judge<'_>,
+) {
     for (old, _) in pairs {
         let Some((method, path)) = old.text.split_once(' ') else { continue };
         let Ok(method) = value::method(method) else { continue };
         let taker = written.iter().find(|route| {
-            taking(route).contains(&method) && route.pattern.as_ref().is_some_and(|pattern| pattern.matches(path))
+            taking(route).contains(&method)
+                && route.pattern.as_ref().is_some_and(|pattern| pattern.matches(path))
         });
-        let first = |route: &WrittenRoute<'_>| route.id.as_ref().is_some_and(|id| oldest(&id.text, by_new) == old.text);
+        let first = |route: &WrittenRoute<'_>| {
+            route.id.as_ref().is_some_and(|id| oldest(&id.text, by_new) == old.text)
+        };
         if !taker.is_some_and(first) {
             judge.mistakes.add(&old.place, format!("alias: `{}` is what {method} requests to {path} are stored under, and the new route does not take those", old.text));
         }
@@ -290,7 +316,8 @@ fn oldest<'a>(id: &'a str, by_new: &BTreeMap<&'a str, &'a str>) -> &'a str {
 
 /// Gives each route the id that its operations are stored under: the oldest of its aliases.
 pub(super) fn with_stored_ids(mut routes: Vec<Route>, aliases: &[(String, String)]) -> Vec<Route> {
-    let by_new: BTreeMap<&str, &str> = aliases.iter().map(|(old, new)| (new.as_str(), old.as_str())).collect();
+    let by_new: BTreeMap<&str, &str> =
+        aliases.iter().map(|(old, new)| (new.as_str(), old.as_str())).collect();
     for route in &mut routes {
         if let Some(id) = &mut route.stored {
             if !semel::mutant::on("alias-ignored") {

@@ -94,7 +94,13 @@ use Section::{Gateway, Own, Route};
 
 const COMMAS: Form = List(',');
 
-const fn row(name: &'static str, section: Section, form: Form, preset: Preset, meaning: &'static str) -> Setting {
+const fn row(
+    name: &'static str,
+    section: Section,
+    form: Form,
+    preset: Preset,
+    meaning: &'static str,
+) -> Setting {
     Setting { name, section, form, preset, meaning }
 }
 
@@ -176,7 +182,12 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for setting in SETTINGS {
             assert!(seen.insert(setting.name), "{} stands there twice", setting.name);
-            assert!(setting.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_'));
+            assert!(
+                setting
+                    .name
+                    .bytes()
+                    .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
+            );
             assert!(setting.meaning.ends_with('.'), "{}", setting.name);
         }
     }

@@ -58,7 +58,10 @@ impl Shown {
                 stored: route.stored.clone(),
                 methods: route.methods().iter().map(|method| method.to_string()).collect(),
                 path: route.pattern.clone(),
-                own: rows(&Layers(vec![own]), Section::Route).into_iter().filter(|row| own.contains_key(row.name)).collect(),
+                own: rows(&Layers(vec![own]), Section::Route)
+                    .into_iter()
+                    .filter(|row| own.contains_key(row.name))
+                    .collect(),
                 all,
             }
         });
@@ -67,7 +70,10 @@ impl Shown {
             defaults: rows(defaults, Section::Route),
             routes: shown.collect(),
             aliases: aliases.to_vec(),
-            encryption: encryption.into_iter().flat_map(|keys| keys.keys.iter().map(|(id, _)| id.clone())).collect(),
+            encryption: encryption
+                .into_iter()
+                .flat_map(|keys| keys.keys.iter().map(|(id, _)| id.clone()))
+                .collect(),
         }
     }
 
@@ -76,7 +82,8 @@ impl Shown {
         let mut out = String::new();
         let mut part = |title: &str, rows: &[Row]| {
             _ = writeln!(out, "{title}");
-            let width = |of: fn(&Row) -> usize| rows.iter().map(of).filter(|width| *width <= 48).max().unwrap_or(0);
+            let width =
+                |of: fn(&Row) -> usize| rows.iter().map(of).filter(|width| *width <= 48).max().unwrap_or(0);
             let (names, values) = (width(|row| row.name.len()), width(|row| row.text().chars().count()));
             for row in rows {
                 _ = writeln!(out, "  {:names$}  {:values$}  {}", row.name, row.text(), row.from);
@@ -140,7 +147,8 @@ impl Row {
 }
 
 fn object(rows: &[Row]) -> Value {
-    let members = rows.iter().map(|row| (row.name.to_owned(), json!({ "value": row.value, "from": row.from })));
+    let members =
+        rows.iter().map(|row| (row.name.to_owned(), json!({ "value": row.value, "from": row.from })));
     Value::Object(members.collect::<Map<_, _>>())
 }
 
@@ -148,7 +156,8 @@ fn rows(layers: &Layers<'_>, section: Section) -> Vec<Row> {
     let row = |setting: &'static Setting| {
         let entry = layers.entry(setting.name);
         let value = entry.map(|entry| {
-            let texts: Vec<String> = entry.values.iter().map(|written| public(setting, &written.text)).collect();
+            let texts: Vec<String> =
+                entry.values.iter().map(|written| public(setting, &written.text)).collect();
             texts.join(", ")
         });
         let absent = match setting.preset {

@@ -35,7 +35,11 @@ const DURATION_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// `1500ms`, `30s`, `5m`, `24h`, `7d`, and sums such as `1h30m`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("`{text}` is not a duration; write a number with a unit, such as \"1500ms\", \"30s\", \"5m\", \"24h\" or \"7d\"");
+    let wrong = || {
+        format!(
+            "`{text}` is not a duration; write a number with a unit, such as \"1500ms\", \"30s\", \"5m\", \"24h\" or \"7d\""
+        )
+    };
     let mut rest = text.trim();
     let mut millis: u64 = 0;
     while !rest.is_empty() {
@@ -74,7 +78,9 @@ pub(crate) fn duration_text(duration: Duration) -> String {
 
 /// `4096`, `64KiB`, `1MiB`, `10MB`.
 pub(crate) fn size(text: &str) -> Result<usize, String> {
-    let wrong = || format!("`{text}` is not a size; write bytes, or a number with a unit such as \"64KiB\" or \"1MiB\"");
+    let wrong = || {
+        format!("`{text}` is not a size; write bytes, or a number with a unit such as \"64KiB\" or \"1MiB\"")
+    };
     let (number, unit) = leading_number(text.trim()).ok_or_else(wrong)?;
     let factor: u64 = match unit.trim() {
         "" | "B" => 1,
@@ -91,7 +97,10 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
 
 /// The shortest form that [`size`] reads back.
 pub(crate) fn size_text(bytes: usize) -> String {
-    match [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")].iter().find(|(unit, _)| bytes != 0 && bytes % unit == 0) {
+    match [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
+        .iter()
+        .find(|(unit, _)| bytes != 0 && bytes % unit == 0)
+    {
         Some((unit, name)) => format!("{}{name}", bytes / unit),
         None => bytes.to_string(),
     }
@@ -135,8 +144,15 @@ pub(crate) fn header(text: &str) -> Result<HeaderName, String> {
 
 /// Headers that belong to one connection; they are never stored, compared or added.
 const HOP_BY_HOP: &[&str] = &[
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// A header that can be kept or compared.
@@ -146,7 +162,9 @@ pub(crate) fn end_to_end_header(text: &str) -> Result<HeaderName, String> {
         return Err(format!("`{name}` belongs to one connection and is never passed on; remove it"));
     }
     if name.as_str().starts_with("semel-") {
-        return Err(format!("`{name}` is in the namespace `semel-`, which is stripped on both sides; remove it"));
+        return Err(format!(
+            "`{name}` is in the namespace `semel-`, which is stripped on both sides; remove it"
+        ));
     }
     Ok(name)
 }
@@ -170,7 +188,10 @@ pub(crate) fn releasing(text: &str) -> Result<StatusCode, String> {
     let status = text.trim().parse::<u16>().ok().and_then(|code| StatusCode::from_u16(code).ok());
     match status {
         Some(status) if status.is_client_error() || status.is_server_error() => Ok(status),
-        Some(status) => Err(format!("{} does not say that nothing happened; only 4xx and 5xx can release", status.as_u16())),
+        Some(status) => Err(format!(
+            "{} does not say that nothing happened; only 4xx and 5xx can release",
+            status.as_u16()
+        )),
         None => Err(format!("`{text}` is not a status such as 429")),
     }
 }
@@ -222,11 +243,24 @@ mod tests {
 
     #[test]
     fn durations_have_units_and_come_back_as_written() {
-        for (text, millis) in [("1500ms", 1500), ("30s", 30_000), ("5m", 300_000), ("24h", 86_400_000), ("7d", 604_800_000), ("1h30m", 5_400_000), ("0s", 0)] {
+        for (text, millis) in [
+            ("1500ms", 1500),
+            ("30s", 30_000),
+            ("5m", 300_000),
+            ("24h", 86_400_000),
+            ("7d", 604_800_000),
+            ("1h30m", 5_400_000),
+            ("0s", 0),
+        ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
-            assert_eq!(duration(&duration_text(Duration::from_millis(millis))), Ok(Duration::from_millis(millis)));
+            assert_eq!(
+                duration(&duration_text(Duration::from_millis(millis))),
+                Ok(Duration::from_millis(millis))
+            );
         }
-        for wrong in ["", "30", "s", "-1s", "1.5s", "30 seconds", "1s1", "99999999999999999999s", "200000d", "1h-3m"] {
+        for wrong in
+            ["", "30", "s", "-1s", "1.5s", "30 seconds", "1s1", "99999999999999999999s", "200000d", "1h-3m"]
+        {
             assert!(duration(wrong).is_err(), "{wrong}");
         }
     }

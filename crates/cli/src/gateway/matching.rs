@@ -59,25 +59,36 @@ impl Pattern {
         }
         let parts: Vec<&str> = rest.split('/').collect();
         if parts.len() > SEGMENTS_MAX {
-            return Err(format!("the path has {} segments; the most accepted is {SEGMENTS_MAX}", parts.len()));
+            return Err(format!(
+                "the path has {} segments; the most accepted is {SEGMENTS_MAX}",
+                parts.len()
+            ));
         }
         let mut names = Vec::new();
         let mut segments = Vec::with_capacity(parts.len());
         for (at, part) in parts.iter().enumerate() {
             let Some(name) = part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) else {
                 if part.contains(['{', '}']) {
-                    return Err(format!("in the path `{text}`, `{part}` is not one whole parameter; a parameter takes a whole segment: `/{{name}}/`"));
+                    return Err(format!(
+                        "in the path `{text}`, `{part}` is not one whole parameter; a parameter takes a whole segment: `/{{name}}/`"
+                    ));
                 }
                 segments.push(Segment::Literal((*part).into()));
                 continue;
             };
             let (name, segment) = match name.strip_prefix('*') {
                 Some(name) if at + 1 == parts.len() => (name, Segment::Rest),
-                Some(_) => return Err(format!("in the path `{text}`, `{part}` is not at the end; nothing could follow it")),
+                Some(_) => {
+                    return Err(format!(
+                        "in the path `{text}`, `{part}` is not at the end; nothing could follow it"
+                    ));
+                }
                 None => (name, Segment::Any),
             };
             if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_') {
-                return Err(format!("in the path `{text}`, `{part}` needs a name of letters, digits and `_`"));
+                return Err(format!(
+                    "in the path `{text}`, `{part}` needs a name of letters, digits and `_`"
+                ));
             }
             if names.contains(&name) {
                 return Err(format!("in the path `{text}`, the name `{name}` stands twice"));
@@ -127,7 +138,8 @@ impl Matcher {
 
     /// Who takes the request. `path` is the raw path, without the query.
     pub(crate) fn find(&self, method: &Method, path: &str) -> Match {
-        let takes = |(methods, pattern): &(Vec<Method>, Pattern)| methods.contains(method) && pattern.matches(path);
+        let takes =
+            |(methods, pattern): &(Vec<Method>, Pattern)| methods.contains(method) && pattern.matches(path);
         let found = if semel::mutant::on("last-route-wins") {
             self.routes.iter().rposition(takes)
         } else {
@@ -152,7 +164,8 @@ mod tests {
     }
 
     fn matcher(routes: &[(&[Method], &str)]) -> Matcher {
-        let ready = routes.iter().map(|(methods, pattern)| (methods.to_vec(), Pattern::parse(pattern).unwrap()));
+        let ready =
+            routes.iter().map(|(methods, pattern)| (methods.to_vec(), Pattern::parse(pattern).unwrap()));
         Matcher { routes: ready.collect() }
     }
 
@@ -168,7 +181,12 @@ mod tests {
     #[test]
     fn the_path_is_compared_as_it_was_sent() {
         // G-1
-        assert!(!takes("/a", "/%61") && !takes("/a", "/a/") && !takes("/a/b", "/a//b") && !takes("/a/b", "/a/./b"));
+        assert!(
+            !takes("/a", "/%61")
+                && !takes("/a", "/a/")
+                && !takes("/a/b", "/a//b")
+                && !takes("/a/b", "/a/./b")
+        );
         assert!(takes("/{x}", "/a%2Fb") && takes("/%61", "/%61"));
     }
 

@@ -18,10 +18,11 @@ pub(crate) struct TooMany;
 
 /// Calls `visit` with an example of every kind of path, and the indices of the patterns that take it.
 pub(crate) fn every_kind(patterns: &[Pattern], visit: &mut dyn FnMut(&str, &[usize])) -> Result<(), TooMany> {
-    let literals = patterns.iter().flat_map(|pattern| pattern.segments()).filter_map(|segment| match segment {
-        Segment::Literal(text) => Some(&**text),
-        Segment::Any | Segment::Rest => None,
-    });
+    let literals =
+        patterns.iter().flat_map(|pattern| pattern.segments()).filter_map(|segment| match segment {
+            Segment::Literal(text) => Some(&**text),
+            Segment::Any | Segment::Rest => None,
+        });
     let literals: BTreeSet<&str> = literals.collect();
     let fresh = fresh(&literals);
     let mut walk = Walk { patterns, fresh: &fresh, seen: HashSet::new(), kinds: 0, visit };
@@ -48,7 +49,13 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// `alive` match the path so far and want more segments; `done` take whatever follows.
-    fn from(&mut self, path: &mut String, depth: usize, alive: Vec<usize>, done: Vec<usize>) -> Result<(), TooMany> {
+    fn from(
+        &mut self,
+        path: &mut String,
+        depth: usize,
+        alive: Vec<usize>,
+        done: Vec<usize>,
+    ) -> Result<(), TooMany> {
         if !self.seen.insert((depth, alive.clone(), done.clone())) {
             return Ok(());
         }

@@ -2,5 +2,6 @@
 
 mod arrows;
 mod binary;
+mod config;
 mod crash;
 mod engines;

@@ -114,7 +114,9 @@ impl Check {
     ) -> Result<Decision<'a>, Refused> {
         match &self.0 {
             Rule::Undeclared if semel::mutant::on("undeclared-tenant-shared") => Ok(Decision::Shared),
-            Rule::Undeclared if certificate.is_some() || carries_credential(headers) => Err(Refused::Undeclared),
+            Rule::Undeclared if certificate.is_some() || carries_credential(headers) => {
+                Err(Refused::Undeclared)
+            }
             Rule::Undeclared | Rule::Shared => Ok(Decision::Shared),
             Rule::Hashed(name) => Ok(Decision::Credential(Credential(only(headers, name)?.as_bytes()))),
             Rule::Peers(name, peers) => {
@@ -125,7 +127,9 @@ impl Check {
                 let name = only(headers, name)?.to_str().map_err(|_| Refused::Unverified(Reason::Name))?;
                 named(name.into())
             }
-            Rule::Token(verifier) => named(verifier.subject(bearer(headers)?, now).map_err(Refused::Unverified)?.into()),
+            Rule::Token(verifier) => {
+                named(verifier.subject(bearer(headers)?, now).map_err(Refused::Unverified)?.into())
+            }
             Rule::Certificate => match certificate {
                 Some(name) => named(name.into()),
                 None => Err(Refused::Missing { what: "a client certificate".into() }),
@@ -134,7 +138,7 @@ impl Check {
     }
 
     /// As [`decide`](Self::decide), but a token whose key is not known yet waits once, and not for long,
-    /// for the key set to be fetched again.
+    /// for the key set to be fetched.
     ///
     /// # Cancellation
     /// Safe: the fetch goes on in its own task.
@@ -148,7 +152,7 @@ impl Check {
     ) -> Result<Decision<'a>, Refused> {
         let first = self.decide(headers, peer, certificate, now);
         match (&first, &self.0) {
-            (Err(Refused::Unverified(Reason::UnknownKey)), Rule::Token(verifier)) => {
+            (Err(Refused::Unverified(Reason::UnknownKey | Reason::NoKeys)), Rule::Token(verifier)) => {
                 if !verifier.refreshed(runtime.sleep(REFRESH_WAIT)).await {
                     return first;
                 }
@@ -168,7 +172,8 @@ pub(crate) fn strip<'r>(
 ) {
     for settings in routes {
         let Tenant::PeerHeader(name, peers) = &settings.tenant else { continue };
-        if !peer.is_some_and(|peer| peers.iter().any(|network| network.contains(peer))) {
+        let listed = peer.is_some_and(|peer| peers.iter().any(|network| network.contains(peer)));
+        if !listed && !semel::mutant::on("peer-header-not-stripped") {
             while headers.remove(name).is_some() {}
         }
     }
@@ -201,7 +206,9 @@ fn missing(name: &HeaderName) -> Refused {
 
 fn bearer(headers: &HeaderMap) -> Result<&str, Refused> {
     let value = only(headers, &header::AUTHORIZATION)?.to_str().ok();
-    let token = value.and_then(|value| value.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+    let token = value
+        .and_then(|value| value.split_once(' '))
+        .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
     token.map(|(_, token)| token.trim()).ok_or(Refused::Unverified(Reason::NotBearer))
 }
 
@@ -265,7 +272,10 @@ mod tests {
         assert!(matches!(from("192.0.2.1"), Err(Refused::Missing { .. })));
         assert!(matches!(rule.decide(&named, None, None, 0), Err(Refused::Missing { .. })));
         let twice = headers(&[("x-account", "alice"), ("x-account", "bob")]);
-        assert_eq!(rule.decide(&twice, "10.1.2.3".parse().ok(), None, 0), Err(Refused::Unverified(Reason::Repeated)));
+        assert_eq!(
+            rule.decide(&twice, "10.1.2.3".parse().ok(), None, 0),
+            Err(Refused::Unverified(Reason::Repeated))
+        );
     }
 
     #[test]
@@ -293,9 +303,15 @@ mod tests {
         assert!(!format!("{decision:?}").contains("s3cret"));
         let by_key = check(Tenant::Header(HeaderName::from_static("x-api-key"))).decide(&sent, None, None, 0);
         assert_eq!(by_key, Ok(Decision::Credential(Credential(b"k-1"))));
-        assert!(matches!(check(Tenant::Credential).decide(&headers(&[]), None, None, 0), Err(Refused::Missing { .. })));
+        assert!(matches!(
+            check(Tenant::Credential).decide(&headers(&[]), None, None, 0),
+            Err(Refused::Missing { .. })
+        ));
         let empty = headers(&[("authorization", "")]);
-        assert!(matches!(check(Tenant::Credential).decide(&empty, None, None, 0), Err(Refused::Missing { .. })));
+        assert!(matches!(
+            check(Tenant::Credential).decide(&empty, None, None, 0),
+            Err(Refused::Missing { .. })
+        ));
     }
 
     #[test]
@@ -303,7 +319,10 @@ mod tests {
         // G-5
         let rule = check(Tenant::Certificate);
         let none = HeaderMap::new();
-        assert_eq!(rule.decide(&none, None, Some("shop.example"), 0), Ok(Decision::Named("shop.example".into())));
+        assert_eq!(
+            rule.decide(&none, None, Some("shop.example"), 0),
+            Ok(Decision::Named("shop.example".into()))
+        );
         assert!(matches!(rule.decide(&none, None, None, 0), Err(Refused::Missing { .. })));
         let long = "x".repeat(513);
         for bad in ["", "a\0b", &long] {

@@ -124,14 +124,22 @@ impl Key {
         }
     }
 
-    fn plain(&self, algorithm: &'static dyn signature::VerificationAlgorithm, message: &[u8], signature: &[u8]) -> bool {
+    fn plain(
+        &self,
+        algorithm: &'static dyn signature::VerificationAlgorithm,
+        message: &[u8],
+        signature: &[u8],
+    ) -> bool {
         signature::UnparsedPublicKey::new(algorithm, self.bytes()).verify(message, signature).is_ok()
     }
 
     fn bytes(&self) -> &[u8] {
         match &self.material {
             Material::Secret(bytes) => bytes,
-            Material::Rsa { n: bytes, .. } | Material::P256(bytes) | Material::P384(bytes) | Material::Ed25519(bytes) => bytes,
+            Material::Rsa { n: bytes, .. }
+            | Material::P256(bytes)
+            | Material::P384(bytes)
+            | Material::Ed25519(bytes) => bytes,
         }
     }
 }
@@ -145,7 +153,8 @@ pub(crate) struct KeySet {
 /// Reads a JSON Web Key Set. Keys of other kinds are skipped, as the standard asks; a set without a usable
 /// key is an error.
 pub(crate) fn parse_set(bytes: &[u8]) -> Result<KeySet, String> {
-    let set: Value = serde_json::from_slice(bytes).map_err(|error| format!("the key set is not JSON: {error}"))?;
+    let set: Value =
+        serde_json::from_slice(bytes).map_err(|error| format!("the key set is not JSON: {error}"))?;
     let Some(listed) = set.get("keys").and_then(Value::as_array) else {
         return Err("the key set has no list `keys`".into());
     };
@@ -166,7 +175,8 @@ fn key(jwk: &Value) -> Option<Key> {
     if text("use").is_some_and(|used| used != "sig") {
         return None;
     }
-    let verifies = |operations: &Value| operations.as_array().is_some_and(|list| list.iter().any(|one| one == "verify"));
+    let verifies =
+        |operations: &Value| operations.as_array().is_some_and(|list| list.iter().any(|one| one == "verify"));
     if !jwk.get("key_ops").is_none_or(verifies) {
         return None;
     }

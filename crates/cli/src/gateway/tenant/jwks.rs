@@ -101,7 +101,12 @@ impl Sources {
     }
 
     /// Starts a task per set that keeps it fresh until `stop` changes or its sender is gone.
-    pub(crate) fn keep_fresh(&self, runtime: &Arc<dyn Runtime>, fetch: &Arc<dyn Fetch>, stop: &watch::Receiver<bool>) {
+    pub(crate) fn keep_fresh(
+        &self,
+        runtime: &Arc<dyn Runtime>,
+        fetch: &Arc<dyn Fetch>,
+        stop: &watch::Receiver<bool>,
+    ) {
         for (source, keys) in &self.0 {
             let keeper = Keeper {
                 source: source.clone(),

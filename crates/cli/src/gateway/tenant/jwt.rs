@@ -90,7 +90,11 @@ impl Verifier {
     pub(super) fn subject(&self, token: &str, now: u64) -> Result<String, Reason> {
         let claims = self.signed(token)?;
         self.in_time(&claims, now)?;
-        if self.issuer.as_ref().is_some_and(|issuer| claims.get("iss").and_then(Value::as_str) != Some(issuer)) {
+        if self
+            .issuer
+            .as_ref()
+            .is_some_and(|issuer| claims.get("iss").and_then(Value::as_str) != Some(issuer))
+        {
             return Err(Reason::Issuer);
         }
         self.audience(&claims)?;
@@ -122,7 +126,8 @@ impl Verifier {
         if head.contains_key("crit") {
             return Err(Reason::Algorithm);
         }
-        let algorithm = head.get("alg").and_then(Value::as_str).and_then(Algorithm::parse).ok_or(Reason::Algorithm)?;
+        let algorithm =
+            head.get("alg").and_then(Value::as_str).and_then(Algorithm::parse).ok_or(Reason::Algorithm)?;
         let signature = URL_SAFE_NO_PAD.decode(signature).map_err(|_| Reason::Malformed)?;
         let verified = |keys: &mut dyn Iterator<Item = &Key>| {
             let mut allowed = keys.filter(|key| key.allows(algorithm)).peekable();
@@ -139,7 +144,8 @@ impl Verifier {
                 match head.get("kid").map(|id| id.as_str().ok_or(Reason::Malformed)).transpose()? {
                     None => verified(&mut set.keys.iter())?,
                     Some(id) => {
-                        let mut named = set.keys.iter().filter(|key| key.id.as_deref() == Some(id)).peekable();
+                        let mut named =
+                            set.keys.iter().filter(|key| key.id.as_deref() == Some(id)).peekable();
                         if named.peek().is_none() {
                             return Err(Reason::UnknownKey);
                         }
