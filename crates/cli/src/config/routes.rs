@@ -319,10 +319,8 @@ pub(super) fn with_stored_ids(mut routes: Vec<Route>, aliases: &[(String, String
     let by_new: BTreeMap<&str, &str> =
         aliases.iter().map(|(old, new)| (new.as_str(), old.as_str())).collect();
     for route in &mut routes {
-        if let Some(id) = &mut route.stored {
-            if !semel::mutant::on("alias-ignored") {
-                *id = oldest(id, &by_new).to_owned();
-            }
+        if !semel::mutant::on("alias-ignored") {
+            route.stored = route.stored.as_deref().map(|id| oldest(id, &by_new).to_owned());
         }
     }
     routes

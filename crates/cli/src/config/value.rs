@@ -68,7 +68,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 pub(crate) fn duration_text(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
-    let whole = units.iter().find(|(unit, _)| millis != 0 && millis % unit == 0);
+    let whole = units.iter().find(|(unit, _)| millis != 0 && millis.is_multiple_of(*unit));
     match whole {
         Some((unit, name)) => format!("{}{name}", millis / unit),
         None if millis == 0 => "0s".into(),
@@ -99,7 +99,7 @@ pub(crate) fn size(text: &str) -> Result<usize, String> {
 pub(crate) fn size_text(bytes: usize) -> String {
     match [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
         .iter()
-        .find(|(unit, _)| bytes != 0 && bytes % unit == 0)
+        .find(|(unit, _)| bytes != 0 && bytes.is_multiple_of(*unit))
     {
         Some((unit, name)) => format!("{}{name}", bytes / unit),
         None => bytes.to_string(),
