@@ -108,7 +108,7 @@ fn line(mistake: &Mistake) -> Option<usize> {
 pub(crate) fn suggestion<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     let near = known
         .map(|one| (strsim::damerau_levenshtein(name, one), one))
-        .filter(|(distance, one)| *distance <= 1 + one.len() / 4)
+        .filter(|(distance, one)| *distance <= 1 + one.len() / 5)
         .min();
     near.map(|(_, one)| format!("; did you mean `{one}`?")).unwrap_or_default()
 }

@@ -9,6 +9,7 @@
 pub(crate) mod check;
 mod file;
 pub(crate) mod flags;
+mod judge;
 pub(crate) mod mistake;
 mod network;
 pub(crate) mod policy;

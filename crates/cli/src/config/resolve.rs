@@ -4,19 +4,23 @@
 //! the caller gets all mistakes, or a gateway that has none.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::file::{self, Entry, File, Values};
 use super::flags::Arguments;
-use super::mistake::{Mistake, Mistakes, Place, Written};
+use super::judge::{Judge, Layers};
+use super::mistake::{Mistake, Mistakes, Place, Written, suggestion};
 use super::policy;
 use super::resolved::{
     Admin, ClientLimits, Encryption, Gateway, Health, Log, Network, Secret, ServerTls, Target, Upstream,
 };
-use super::settings::{SETTINGS, setting};
+use super::settings::SETTINGS;
 use super::show::Shown;
 use super::value::{self, Surroundings};
 use super::{route, routes};
+
+/// Shorter admin tokens are warned of.
+const ADMIN_TOKEN_BYTES_STRONG: usize = 16;
 
 /// A gateway's settings, and what deserves a second look.
 pub(crate) struct Resolved {
@@ -32,10 +36,7 @@ pub(crate) fn resolve(
 ) -> Result<Resolved, Vec<Mistake>> {
     let Some(path) = &arguments.config else { return with_file(arguments, None, surroundings) };
     let unreadable = |why: String| {
-        vec![Mistake {
-            place: Place::Flag("--config".into()),
-            sentence: format!("{path} cannot be read: {why}"),
-        }]
+        vec![Mistake { place: Place::Default, sentence: format!("{path} cannot be read: {why}") }]
     };
     let bytes = surroundings.read(Path::new(path)).map_err(|error| unreadable(error.to_string()))?;
     with_file(arguments, Some((path, &bytes)), surroundings)
@@ -56,6 +57,10 @@ impl Surroundings for Nowhere {
 
     fn variable(&self, _: &str) -> Option<String> {
         None
+    }
+
+    fn variables(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 
@@ -87,12 +92,29 @@ fn with_file(
     let listed = routes::routes(&written, &defaults, &context, judge);
     let aliases = routes::aliases(arguments, &file, &written, judge);
     let routes = routes::with_stored_ids(listed, &aliases);
+    misspelt(judge);
     let shown = Shown::new(&given, &defaults, &written, &routes, &aliases, keys.as_ref());
     if !mistakes.is_empty() {
         return Err(mistakes.into_sorted());
     }
     let gateway = Gateway { routes, fallback, aliases, encryption: keys, ..general };
     Ok(Resolved { gateway, warnings: warnings.into_sorted(), shown })
+}
+
+/// Variables that are nearly ours: a misspelt one would be passed over in silence.
+fn misspelt(judge: &mut Judge<'_>) {
+    // The last is a switch of test builds.
+    let others = ["SEMEL_CONFIG".to_owned(), "SEMEL_MUTANT".to_owned()];
+    let known: Vec<String> = SETTINGS.iter().map(|setting| setting.variable()).chain(others).collect();
+    for name in judge.surroundings.variables() {
+        if !name.starts_with("SEMEL_") || known.contains(&name) {
+            continue;
+        }
+        let hint = suggestion(&name, known.iter().map(String::as_str));
+        if !hint.is_empty() {
+            judge.warnings.add(&Place::Variable(name), format!("there is no such variable{hint}"));
+        }
+    }
 }
 
 /// Every default as if somebody had written it.
@@ -102,135 +124,6 @@ fn presets() -> Values {
         Entry { place: place.clone(), values: vec![Written { text, place }] }
     };
     SETTINGS.iter().filter_map(|setting| Some((setting.name, preset(setting.preset_text()?)))).collect()
-}
-
-/// Values to look through, the most particular first.
-pub(super) struct Layers<'a>(pub(super) Vec<&'a Values>);
-
-impl<'a> Layers<'a> {
-    pub(super) fn entry(&self, name: &str) -> Option<&'a Entry> {
-        debug_assert!(setting(name).is_some(), "{name} is in the table");
-        self.0.iter().find_map(|values| values.get(name))
-    }
-
-    /// Where it was written; `Default` if it was not.
-    pub(super) fn place(&self, name: &str) -> Place {
-        self.entry(name).map_or(Place::Default, |entry| entry.place.clone())
-    }
-
-    /// Whether somebody wrote it.
-    pub(super) fn is_set(&self, name: &str) -> bool {
-        self.place(name) != Place::Default
-    }
-
-    /// The same with a more particular layer in front.
-    pub(super) fn under(&self, own: &'a Values) -> Layers<'a> {
-        Layers(std::iter::once(own).chain(self.0.iter().copied()).collect())
-    }
-}
-
-/// Collects what is wrong while values are read.
-pub(super) struct Judge<'a> {
-    pub(super) mistakes: &'a mut Mistakes,
-    pub(super) warnings: &'a mut Mistakes,
-    pub(super) surroundings: &'a dyn Surroundings,
-}
-
-impl Judge<'_> {
-    /// A setting that may be absent.
-    pub(super) fn maybe<T>(
-        &mut self,
-        layers: &Layers<'_>,
-        name: &str,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Option<T> {
-        let written = layers.entry(name)?.values.first()?;
-        parse(&written.text)
-            .map_err(|sentence| self.mistakes.add(&written.place, named(name, &sentence)))
-            .ok()
-    }
-
-    /// A setting with a default, which takes the place of a value that is wrong.
-    pub(super) fn one<T>(
-        &mut self,
-        layers: &Layers<'_>,
-        name: &str,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> T {
-        self.maybe(layers, name, &parse).unwrap_or_else(|| {
-            let preset =
-                setting(name).and_then(|setting| setting.preset_text()).expect("the setting has a default");
-            parse(&preset).expect("defaults can be read")
-        })
-    }
-
-    /// A list.
-    pub(super) fn many<T: PartialEq>(
-        &mut self,
-        layers: &Layers<'_>,
-        name: &str,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Vec<T> {
-        let mut values = Vec::new();
-        for written in layers.entry(name).map(|entry| entry.values.as_slice()).unwrap_or_default() {
-            match parse(&written.text) {
-                Ok(value) if values.contains(&value) => {
-                    self.mistakes
-                        .add(&written.place, named(name, "this value stands there twice; remove one"));
-                }
-                Ok(value) => values.push(value),
-                Err(sentence) => self.mistakes.add(&written.place, named(name, &sentence)),
-            }
-        }
-        values
-    }
-
-    /// A secret, from the setting itself or from the file that `NAME_file` names.
-    pub(super) fn secret(
-        &mut self,
-        layers: &Layers<'_>,
-        name: &str,
-        in_file: Option<&str>,
-    ) -> Option<Secret> {
-        let by_path = in_file.filter(|in_file| layers.entry(in_file).is_some());
-        if let (Some(in_file), Some(entry)) = (by_path, layers.entry(name)) {
-            self.mistakes.add(&entry.place, format!("`{name}` and `{in_file}` are both set; keep one"));
-            return None;
-        }
-        let surroundings = self.surroundings;
-        if let Some(in_file) = by_path {
-            return self.maybe(layers, in_file, |path| value::secret(&format!("file:{path}"), surroundings));
-        }
-        let place = layers.place(name);
-        self.maybe(layers, name, |text| {
-            let refers = text.starts_with("file:") || text.starts_with("env:");
-            // A store's address is often no secret, and is what people type first.
-            if matches!(place, Place::Flag(_)) && !refers && name != "store" {
-                return Err(
-                    "others on this machine can see command lines; write `file:PATH` or `env:NAME`".into()
-                );
-            }
-            value::secret(text, surroundings)
-        })
-    }
-
-    /// A file that must be there and hold PEM.
-    pub(super) fn pem(&mut self, layers: &Layers<'_>, name: &str) -> Option<PathBuf> {
-        let surroundings = self.surroundings;
-        self.maybe(layers, name, |text| {
-            let bytes = surroundings
-                .read(Path::new(text))
-                .map_err(|error| format!("{text} cannot be read: {error}"))?;
-            if !bytes.windows(11).any(|window| window == b"-----BEGIN ") {
-                return Err(format!("{text} is not a PEM file: it has no line `-----BEGIN …`"));
-            }
-            value::path(text)
-        })
-    }
-}
-
-pub(super) fn named(name: &str, sentence: &str) -> String {
-    format!("{name}: {sentence}")
 }
 
 /// Everything but routes, aliases and keys.
@@ -328,6 +221,11 @@ fn admin(given: &Layers<'_>, listen: std::net::SocketAddr, judge: &mut Judge<'_>
             &place,
             format!("admin: {address} can be reached from other machines; set `admin_token_file`, or listen on 127.0.0.1"),
         );
+    }
+    if token.as_ref().is_some_and(|token| token.0.len() < ADMIN_TOKEN_BYTES_STRONG) {
+        let sentence =
+            "admin: the token is short and could be guessed; make one with `openssl rand -base64 32`";
+        judge.warnings.add(&place, sentence);
     }
     Some(Admin { listen: address, token })
 }

@@ -3,9 +3,9 @@
 use http::Uri;
 use semel::fingerprint::Pointers;
 
+use super::judge::{Judge, Layers, named};
 use super::mistake::Place;
 use super::policy;
-use super::resolve::{Judge, Layers, named};
 use super::resolved::{
     Encryption, ExpiredKeys, Jwt, JwtKeys, Network, Protection, Recovery, RouteSettings, Secret, Tenant,
 };

@@ -14,8 +14,8 @@ use http::Method;
 
 use super::file::{File, Values};
 use super::flags::Arguments;
+use super::judge::{Judge, Layers};
 use super::mistake::{Place, Written, suggestion};
-use super::resolve::{Judge, Layers};
 use super::resolved::{Route, RouteSettings};
 use super::{route, value};
 use crate::gateway::matching::Pattern;
@@ -225,6 +225,9 @@ pub(super) fn aliases(
     for (old, new) in &pairs {
         let (from, to) = (old.text.as_str(), new.text.as_str());
         let mut wrong = |sentence: String| judge.mistakes.add(&old.place, format!("alias: {sentence}"));
+        if olds.iter().filter(|other| **other == from).count() > 1 {
+            wrong(format!("`{from}` stands there more than once; its records belong to one route"));
+        }
         if from.is_empty() {
             wrong("the old id is empty".into());
         }

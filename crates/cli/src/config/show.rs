@@ -6,8 +6,8 @@ use http::Uri;
 use serde_json::{Map, Value, json};
 
 use super::file::Values;
+use super::judge::Layers;
 use super::mistake::Mistake;
-use super::resolve::Layers;
 use super::resolved::{Encryption, Route};
 use super::routes::WrittenRoute;
 use super::settings::{Form, Preset, SETTINGS, Section, Setting};
@@ -177,7 +177,8 @@ fn public(setting: &Setting, text: &str) -> String {
     }
     // Of a database's address, host and name tell which one it is; users and passwords stay out.
     match text.parse::<Uri>() {
-        Ok(uri) if setting.name == "store" => {
+        // A password with a slash in it ends up in the path.
+        Ok(uri) if setting.name == "store" && !uri.path().contains('@') => {
             let place = uri.host().map(|host| format!("{host}{}", uri.path()));
             format!("postgres://{} (the rest is secret)", place.unwrap_or_default())
         }

@@ -30,6 +30,10 @@ impl Surroundings for Imagined {
     fn variable(&self, name: &str) -> Option<String> {
         self.variables.get(name).map(|value| (*value).to_owned())
     }
+
+    fn variables(&self) -> Vec<String> {
+        self.variables.keys().map(|name| (*name).to_owned()).collect()
+    }
 }
 
 fn imagined(config: &str) -> Imagined {
@@ -454,6 +458,32 @@ fn a_tight_ttl_and_a_bare_rerun_are_warned_of() {
         "{said:#?}"
     );
     assert!(said[1].starts_with("semel.toml:5:1: Recovery is `rerun`"), "{said:#?}");
+}
+
+#[test]
+fn a_misspelt_variable_and_a_short_token_are_warned_of() {
+    let mut surroundings = imagined(&format!("{GATEWAY}admin = \"127.0.0.1:9\"\nadmin_token = \"short\""));
+    surroundings.variables.extend([
+        ("SEMEL_TENNANT", "none"),
+        ("SEMEL_MUTANT", ""),
+        ("SEMEL_TEST_LEDGER", ""),
+        ("PATH", ""),
+    ]);
+    let arguments = Arguments { config: Some("semel.toml".into()), ..Arguments::default() };
+    let warnings =
+        resolve(&arguments, &surroundings).unwrap_or_else(|mistakes| panic!("{mistakes:#?}")).warnings;
+    let said: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    assert!(said[0].starts_with("semel.toml:3:1: admin: the token is short"), "{said:#?}");
+    assert_eq!(said[1..], ["SEMEL_TENNANT: there is no such variable; did you mean `SEMEL_TENANT`?"]);
+}
+
+#[test]
+fn two_routes_cannot_have_the_same_past() {
+    // G-1
+    let routes =
+        format!("{GATEWAY}[[route]]\nid = \"b\"\npath = \"/b\"\n[[route]]\nid = \"c\"\npath = \"/c\"\n");
+    let said = with_flags(&routes, &["--alias", "a=b,a=c"]).err().unwrap();
+    assert!(said[0].to_string().contains("stands there more than once"), "{said:#?}");
 }
 
 #[test]

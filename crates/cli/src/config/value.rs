@@ -15,6 +15,8 @@ use super::resolved::Secret;
 pub(crate) trait Surroundings {
     fn read(&self, path: &Path) -> std::io::Result<Vec<u8>>;
     fn variable(&self, name: &str) -> Option<String>;
+    /// The names of all variables.
+    fn variables(&self) -> Vec<String>;
 }
 
 /// This machine.
@@ -27,6 +29,10 @@ impl Surroundings for Here {
 
     fn variable(&self, name: &str) -> Option<String> {
         std::env::var(name).ok()
+    }
+
+    fn variables(&self) -> Vec<String> {
+        std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()).collect()
     }
 }
 

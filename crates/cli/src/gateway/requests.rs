@@ -3,14 +3,14 @@
 //! Two questions about a configuration are questions about every possible request: can this route ever be
 //! reached, and does any request belong to another route after a reload? There are only finitely many kinds
 //! of paths to patterns made of whole segments, so both are answered exactly, by walking through all of them.
-//! The walk is bounded; beyond [`KINDS_MAX`] it gives up and says so, rather than guess.
+//! The walk is bounded; beyond [`STEPS_MAX`] it gives up and says so, rather than guess.
 
 use std::collections::{BTreeSet, HashSet};
 
 use super::matching::{Pattern, Segment};
 
-/// Most kinds of paths looked at.
-pub(crate) const KINDS_MAX: usize = 200_000;
+/// Most comparisons of a segment with a pattern.
+pub(crate) const STEPS_MAX: usize = 20_000_000;
 
 /// The patterns are too many and too much alike to be compared in full.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(crate) fn every_kind(patterns: &[Pattern], visit: &mut dyn FnMut(&str, &[usi
         });
     let literals: BTreeSet<&str> = literals.collect();
     let fresh = fresh(&literals);
-    let mut walk = Walk { patterns, fresh: &fresh, seen: HashSet::new(), kinds: 0, visit };
+    let mut walk = Walk { patterns, fresh: &fresh, seen: HashSet::new(), steps: 0, visit };
     walk.from(&mut String::new(), 0, (0..patterns.len()).collect(), Vec::new())
 }
 
@@ -43,7 +43,7 @@ struct Walk<'a> {
     fresh: &'a str,
     /// Depth, patterns that go on, patterns that have taken all: from here on nothing new can happen.
     seen: HashSet<(usize, Vec<usize>, Vec<usize>)>,
-    kinds: usize,
+    steps: usize,
     visit: &'a mut dyn FnMut(&str, &[usize]),
 }
 
@@ -66,8 +66,8 @@ impl Walk<'_> {
         // An empty segment is a kind of its own: no parameter takes it.
         let parts: BTreeSet<&str> = named.chain([self.fresh, ""]).collect();
         for part in parts {
-            self.kinds += 1;
-            if self.kinds > KINDS_MAX {
+            self.steps += 1 + alive.len();
+            if self.steps > STEPS_MAX {
                 return Err(TooMany);
             }
             let (mut further, mut taken, mut all) = (Vec::new(), done.clone(), done.clone());

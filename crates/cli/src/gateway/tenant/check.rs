@@ -120,8 +120,7 @@ impl Check {
             Rule::Undeclared | Rule::Shared => Ok(Decision::Shared),
             Rule::Hashed(name) => Ok(Decision::Credential(Credential(only(headers, name)?.as_bytes()))),
             Rule::Peers(name, peers) => {
-                let listed = peer.is_some_and(|peer| peers.iter().any(|network| network.contains(peer)));
-                if !listed && !semel::mutant::on("peer-header-from-anyone") {
+                if !lists(peers, peer) && !semel::mutant::on("peer-header-from-anyone") {
                     return Err(missing(name));
                 }
                 let name = only(headers, name)?.to_str().map_err(|_| Refused::Unverified(Reason::Name))?;
@@ -163,20 +162,39 @@ impl Check {
     }
 }
 
-/// Takes the headers that name tenants out of a request whose peer may not set them. To be done for every
-/// request before anything else reads it, also where the request's own route has another rule.
+/// Takes headers that name tenants out of a request whose peer may not set them. To be done for every
+/// request before anything reads it, `own` being the settings that hold for it and `all` those of every route
+/// and of the fallback: what another route believes must not reach the upstream unchecked either.
+///
+/// Spellings with `_` for `-` go in any case: many servers take both for the same header.
 pub(crate) fn strip<'r>(
     headers: &mut HeaderMap,
     peer: Option<IpAddr>,
-    routes: impl Iterator<Item = &'r RouteSettings>,
+    own: &RouteSettings,
+    all: impl Iterator<Item = &'r RouteSettings> + Clone,
 ) {
-    for settings in routes {
-        let Tenant::PeerHeader(name, peers) = &settings.tenant else { continue };
-        let listed = peer.is_some_and(|peer| peers.iter().any(|network| network.contains(peer)));
-        if !listed && !semel::mutant::on("peer-header-not-stripped") {
-            while headers.remove(name).is_some() {}
+    let believed = |name: &HeaderName, settings: &RouteSettings| match &settings.tenant {
+        Tenant::PeerHeader(other, peers) if other == name => Some(lists(peers, peer)),
+        _ => None,
+    };
+    for settings in all.clone() {
+        let Tenant::PeerHeader(name, _) = &settings.tenant else { continue };
+        let by_own = believed(name, own);
+        let kept = by_own.unwrap_or_else(|| all.clone().any(|other| believed(name, other) == Some(true)));
+        let same = |other: &HeaderName| {
+            let fold = |byte: u8| if byte == b'_' { b'-' } else { byte };
+            other.as_str().bytes().map(fold).eq(name.as_str().bytes().map(fold))
+        };
+        let gone: Vec<HeaderName> =
+            headers.keys().filter(|other| same(other) && !(kept && *other == name)).cloned().collect();
+        for name in gone.into_iter().filter(|_| !semel::mutant::on("peer-header-not-stripped")) {
+            headers.remove(name);
         }
     }
+}
+
+fn lists(peers: &[Network], peer: Option<IpAddr>) -> bool {
+    peer.is_some_and(|peer| peers.iter().any(|network| network.contains(peer)))
 }
 
 fn carries_credential(headers: &HeaderMap) -> bool {
@@ -278,19 +296,39 @@ mod tests {
         );
     }
 
+    fn settings(tenant: Tenant) -> RouteSettings {
+        RouteSettings { tenant, ..crate::config::fallback_for_tests() }
+    }
+
     #[test]
     fn the_header_of_listed_peers_is_stripped_from_all_others() {
         // G-5
-        let settings = RouteSettings { tenant: proxies(), ..crate::config::fallback_for_tests() };
+        let (own, other) = (settings(proxies()), settings(Tenant::None));
         let sent = headers(&[("x-account", "alice"), ("x-account", "bob"), ("accept", "*/*")]);
-        let mut kept = sent.clone();
-        strip(&mut kept, "10.1.2.3".parse().ok(), [&settings].into_iter());
-        assert_eq!(kept, sent);
-        for peer in ["192.0.2.1".parse().ok(), None] {
-            let mut stripped = sent.clone();
-            strip(&mut stripped, peer, [&settings].into_iter());
-            assert_eq!(stripped, headers(&[("accept", "*/*")]));
+        let stripped = |peer: &str, own: &RouteSettings, all: &[&RouteSettings]| {
+            let mut headers = sent.clone();
+            strip(&mut headers, peer.parse().ok(), own, all.iter().copied());
+            headers
+        };
+        let plain = headers(&[("accept", "*/*")]);
+        for on in [&own, &other] {
+            assert_eq!(stripped("10.1.2.3", on, &[&own, &other]), sent);
+            assert_eq!(stripped("192.0.2.1", on, &[&own, &other]), plain);
+            assert_eq!(stripped("nowhere", on, &[&own, &other]), plain);
         }
+        let name = HeaderName::from_static("x-account");
+        let office = settings(Tenant::PeerHeader(name, vec![Network::parse("192.0.2.0/24").unwrap()]));
+        assert_eq!(stripped("192.0.2.1", &office, &[&own, &office]), sent, "each route has its own peers");
+        assert_eq!(stripped("192.0.2.1", &own, &[&own, &office]), plain);
+    }
+
+    #[test]
+    fn a_tenant_header_with_underscores_is_stripped_from_everybody() {
+        // G-5
+        let own = settings(proxies());
+        let mut sent = headers(&[("x-account", "alice"), ("x_account", "mallory")]);
+        strip(&mut sent, "10.1.2.3".parse().ok(), &own, [&own].into_iter());
+        assert_eq!(sent, headers(&[("x-account", "alice")]));
     }
 
     #[test]
