@@ -2,8 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
+#[allow(dead_code, unused_imports)]
+mod config;
 mod demo;
 mod keys;
+// What the gateway will call; `semel check-config` uses the rest already.
+#[allow(dead_code, unused_imports)]
+mod gateway;
 mod store;
 
 /// A retry must not happen twice.
@@ -23,6 +28,8 @@ enum Mode {
     DemoService(demo::service::Arguments),
     /// Find operations, see what happened to them, settle, free and purge them.
     Keys(Box<keys::Arguments>),
+    /// Show the settings a gateway would have, and where each comes from; or all that is wrong with them.
+    CheckConfig(Box<config::check::Arguments>),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
 }
@@ -33,6 +40,7 @@ async fn main() -> std::process::ExitCode {
         Mode::Demo(arguments) => demo::run(arguments).await,
         Mode::DemoService(arguments) => demo::service::run(arguments).await,
         Mode::Keys(arguments) => keys::run(*arguments).await,
+        Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
         Mode::Store(arguments) => store::run(arguments).await,
     };
     match done {

@@ -117,8 +117,11 @@ pub(crate) struct Log {
 /// Which requests a route takes, and how.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
-    /// Stable: it is part of every operation's identity.
+    /// Its name in logs, metrics and the published page. Without an id in the configuration: the pattern.
     pub(crate) id: String,
+    /// Stable, and part of every operation's identity: the id it had first, before all aliases. A route
+    /// without an id in the configuration has none; its operations go by method and raw path.
+    pub(crate) stored: Option<String>,
     /// Empty: POST and PATCH.
     pub(crate) methods: Vec<Method>,
     /// `/orders/{id}`, `/files/{*rest}`.
@@ -228,4 +231,27 @@ pub(crate) enum ExpiredKeys {
 #[derive(Clone, Debug)]
 pub(crate) struct Encryption {
     pub(crate) keys: Vec<(String, Secret)>,
+}
+
+impl Route {
+    /// What a route takes that names no methods, and what the defaults protect.
+    pub(crate) const PROTECTED_METHODS: [Method; 2] = [Method::POST, Method::PATCH];
+
+    /// The methods it takes.
+    pub(crate) fn methods(&self) -> &[Method] {
+        if self.methods.is_empty() { &Self::PROTECTED_METHODS } else { &self.methods }
+    }
+
+    /// The id that operations of a request have in the store (G-1).
+    pub(crate) fn stored_id(&self, method: &Method, path: &str) -> String {
+        match &self.stored {
+            Some(id) => id.clone(),
+            None => raw_id(method, path),
+        }
+    }
+}
+
+/// The id of operations on no route, or on a route without an id: method and raw path.
+pub(crate) fn raw_id(method: &Method, path: &str) -> String {
+    format!("{method} {path}")
 }

@@ -2,6 +2,7 @@
 
 mod arrows;
 mod binary;
+mod config;
 mod crash;
 mod engines;
 mod keys;

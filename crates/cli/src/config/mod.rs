@@ -1,0 +1,34 @@
+//! Settings, in two stages: what was written ([`file`], [`flags`]), and what is true ([`resolved`]).
+//!
+//! A value is taken from the first of these that has it: flag, variable, file, default. What a `[[route]]`
+//! says itself comes before all four; flags and variables of route settings stand in for `[defaults]`.
+//! Resolving collects every mistake with its place, and gives nothing as long as there is one.
+//!
+//! No setting is read anywhere else, and nothing behind [`resolved::Gateway`] judges again.
+
+pub(crate) mod check;
+mod file;
+pub(crate) mod flags;
+mod judge;
+pub(crate) mod mistake;
+mod network;
+pub(crate) mod policy;
+pub(crate) mod reload;
+mod resolve;
+pub(crate) mod resolved;
+mod route;
+mod routes;
+mod settings;
+mod show;
+mod value;
+
+pub(crate) use resolve::{Resolved, from_bytes, resolve};
+
+#[cfg(test)]
+mod tests;
+
+/// The settings of requests on no route, all defaults.
+#[cfg(test)]
+pub(crate) fn fallback_for_tests() -> resolved::RouteSettings {
+    tests::resolved("[gateway]\nupstream = \"demo\"").gateway.fallback
+}
