@@ -55,11 +55,11 @@ impl Certificates {
         }));
     }
 
-    /// Reloads if a file is not as it was seen last.
-    fn look(&self, seen: &mut Stamps) {
+    /// Reloads if a file is not as it was seen last. Whether one had changed.
+    pub(crate) fn look(&self, seen: &mut Stamps) -> bool {
         let stamps = self.stamps();
         if stamps == *seen {
-            return;
+            return false;
         }
         // Not tried again until the files change once more: a half-written pair changes again.
         *seen = stamps;
@@ -69,9 +69,10 @@ impl Certificates {
                 tracing::error!("TLS certificates changed and cannot be used, the old ones stay: {error:#}");
             }
         }
+        true
     }
 
-    fn stamps(&self) -> Stamps {
+    pub(crate) fn stamps(&self) -> Stamps {
         let stamp = |file: &Path| {
             let data = std::fs::metadata(file).ok()?;
             Some((data.modified().ok()?, data.len()))
@@ -88,7 +89,7 @@ impl Certificates {
 }
 
 /// When each file was last written, and how long it is.
-type Stamps = [Option<(SystemTime, u64)>; 3];
+pub(crate) type Stamps = [Option<(SystemTime, u64)>; 3];
 
 /// The name in the certificate that a client has shown and proved to own.
 pub(super) fn certificate(stream: &TlsStream<Stream>) -> Option<ClientCertificate> {
