@@ -124,9 +124,7 @@ pub(super) fn is_in(address: IpAddr, networks: &[resolved::Network]) -> bool {
             let bits = if network.address.is_ipv6() { network.bits.saturating_sub(96) } else { network.bits };
             same_bits(u128::from(u32::from(address)) << 96, u128::from(u32::from(of)) << 96, bits)
         }
-        (IpAddr::V6(address), IpAddr::V6(of)) => {
-            same_bits(u128::from(address), u128::from(of), network.bits)
-        }
+        (IpAddr::V6(address), IpAddr::V6(of)) => same_bits(u128::from(address), u128::from(of), network.bits),
         _ => false,
     })
 }

@@ -52,7 +52,11 @@ impl Slow {
 }
 
 impl ClientBody {
-    pub(super) fn new(incoming: Incoming, runtime: &Arc<dyn Runtime>, timeout: Duration) -> (Self, Option<Slow>) {
+    pub(super) fn new(
+        incoming: Incoming,
+        runtime: &Arc<dyn Runtime>,
+        timeout: Duration,
+    ) -> (Self, Option<Slow>) {
         if incoming.is_end_stream() {
             return (Self { incoming, patience: None }, None);
         }
@@ -146,9 +150,7 @@ impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project() {
             EdgeBodyProjection::Answer { body, .. } => body.poll_frame(cx),
-            EdgeBodyProjection::Own { body } => {
-                Pin::new(body).poll_frame(cx).map_err(|never| match never {})
-            }
+            EdgeBodyProjection::Own { body } => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
         }
     }
 

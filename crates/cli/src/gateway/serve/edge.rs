@@ -36,7 +36,10 @@ impl<S> Edge<S> {
     /// The request as the service may see it, or why it may not.
     fn admit(&self, request: Request<Incoming>) -> Result<(Request<ClientBody>, Option<Slow>), Refused> {
         if self.link.next_is_refused() {
-            return Err(Refused::new(Problem::RequestMalformed, "The length of the body is given in two ways."));
+            return Err(Refused::new(
+                Problem::RequestMalformed,
+                "The length of the body is given in two ways.",
+            ));
         }
         if request.method() == Method::CONNECT {
             return Err(Refused::new(Problem::MethodRefused, "This is not a forward proxy."));

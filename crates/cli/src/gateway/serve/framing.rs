@@ -20,7 +20,9 @@ pub(super) struct Seen {
 #[derive(Debug)]
 enum State {
     /// Before and within a head. `begun`: the request line has passed.
-    Head { begun: bool },
+    Head {
+        begun: bool,
+    },
     Body(u64),
     ChunkSize,
     /// With the line end after it.

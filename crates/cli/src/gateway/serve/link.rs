@@ -65,7 +65,12 @@ pub(super) struct Origin {
 }
 
 impl Link {
-    pub(super) fn new(origin: Origin, limits: &ClientLimits, clock: &Arc<Clock<Link>>, place: Held) -> Arc<Self> {
+    pub(super) fn new(
+        origin: Origin,
+        limits: &ClientLimits,
+        clock: &Arc<Clock<Link>>,
+        place: Held,
+    ) -> Arc<Self> {
         let address = origin.peer.ip().to_canonical().to_string();
         let link = Arc::new(Self {
             peer: origin.peer,

@@ -174,14 +174,16 @@ where
     let (runtime, limits) = (&settings.runtime, &settings.limits);
     let (mut client, negotiated, certificate) = match &settings.tls {
         None => (Client::Plain(stream), false, None),
-        Some(certificates) => match within(&**runtime, limits.header_timeout, certificates.accept(stream)).await {
-            Some(Ok(stream)) => {
-                let (http2, shown) = (tls::speaks_http2(&stream), tls::certificate(&stream));
-                (Client::Tls(Box::new(stream)), http2, shown)
+        Some(certificates) => {
+            match within(&**runtime, limits.header_timeout, certificates.accept(stream)).await {
+                Some(Ok(stream)) => {
+                    let (http2, shown) = (tls::speaks_http2(&stream), tls::certificate(&stream));
+                    (Client::Tls(Box::new(stream)), http2, shown)
+                }
+                Some(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
+                None => return tracing::debug!("a TLS handshake took too long"),
             }
-            Some(Err(error)) => return tracing::debug!(%error, "a TLS handshake failed"),
-            None => return tracing::debug!("a TLS handshake took too long"),
-        },
+        }
     };
     let origin = Origin {
         peer,

@@ -114,7 +114,9 @@ fn read(files: &ServerTls) -> anyhow::Result<ServerConfig> {
         Some(file) => {
             let mut roots = RootCertStore::empty();
             for root in certificates(file)? {
-                roots.add(root).with_context(|| format!("a certificate in {} is unusable", file.display()))?;
+                roots
+                    .add(root)
+                    .with_context(|| format!("a certificate in {} is unusable", file.display()))?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .allow_unauthenticated()

@@ -42,7 +42,11 @@ async fn the_refused_request_may_come_later_and_in_pieces() {
     let mut client = proxy.client().await;
     client.say("POST /1 HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc").await;
     assert_eq!(client.answer().await.status, 200);
-    for piece in ["POST /2 HTTP/1.1\r\nHost: a\r\nContent-Le", "ngth: 1\r\nTransfer-Enc", "oding: chunked\r\n\r\n0\r\n\r\n"] {
+    for piece in [
+        "POST /2 HTTP/1.1\r\nHost: a\r\nContent-Le",
+        "ngth: 1\r\nTransfer-Enc",
+        "oding: chunked\r\n\r\n0\r\n\r\n",
+    ] {
         client.say(piece).await;
     }
     assert_eq!(client.answer().await.status, 400);

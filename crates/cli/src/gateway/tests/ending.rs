@@ -54,10 +54,8 @@ async fn http2_clients_are_told_to_go_away_after_their_answers() {
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
     let ended = tokio::spawn(connection);
-    let request = http::Request::builder()
-        .uri("http://a/")
-        .body(http_body_util::Empty::<bytes::Bytes>::new())
-        .unwrap();
+    let request =
+        http::Request::builder().uri("http://a/").body(http_body_util::Empty::<bytes::Bytes>::new()).unwrap();
     let answer = tokio::spawn(sender.send_request(request));
     let mut service = stage.next().await;
     service.head().await;

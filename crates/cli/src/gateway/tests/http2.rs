@@ -47,7 +47,9 @@ async fn http1_clients_reach_http2_services() {
     let proxy = plan.start().await;
     let mut client = proxy.client().await;
     for _ in 0..3 {
-        client.say("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n").await;
+        client
+            .say("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+            .await;
         assert_eq!(client.answer().await.text(), "hello");
     }
     assert_eq!((counts.connections(), counts.requests()), (1, 3));

@@ -140,7 +140,11 @@ async fn a_connection_that_was_closed_while_idle_is_not_used() {
         }
     });
     assert_eq!(proxy.ask(PROTECTED).await.text(), "ok");
-    assert_eq!(proxy.ask(PROTECTED).await.text(), "ok", "on a new connection, for nothing was sent on the old");
+    assert_eq!(
+        proxy.ask(PROTECTED).await.text(),
+        "ok",
+        "on a new connection, for nothing was sent on the old"
+    );
     soon(service).await.unwrap();
 }
 

@@ -26,7 +26,9 @@ async fn events_arrive_one_by_one() {
     client.say("GET /events HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut service = stage.next().await;
     service.head().await;
-    service.say("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+    service
+        .say("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+        .await;
     client.head().await;
     for number in 0..3 {
         service.say(format!("9\r\ndata: {number}\n\n\r\n")).await;
@@ -116,7 +118,9 @@ async fn a_big_request_is_not_kept_in_memory() {
     let part = vec![7; 64 * 1024];
     let mut sent = 0;
     // Nobody reads yet: the client is stopped by what the way can hold.
-    while let Ok(written) = tokio::time::timeout(Duration::from_millis(500), client.stream().write(&part)).await {
+    while let Ok(written) =
+        tokio::time::timeout(Duration::from_millis(500), client.stream().write(&part)).await
+    {
         sent += written.unwrap();
         assert!(sent < IN_FLIGHT_MAX, "{sent} bytes were taken that nobody read");
     }
@@ -188,7 +192,8 @@ async fn a_client_that_leaves_cuts_the_request_at_the_service() {
 async fn an_answer_that_breaks_is_seen_to_break() {
     let (stage, address) = Stage::open().await;
     let proxy = proxy_to(address).await;
-    let heads = ["Content-Length: 100\r\n\r\n0123456789", "Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n"];
+    let heads =
+        ["Content-Length: 100\r\n\r\n0123456789", "Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n"];
     for head in heads {
         let mut client = proxy.client().await;
         client.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
@@ -219,7 +224,10 @@ async fn a_switched_protocol_is_tunnelled() {
         .say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello\n")
         .await;
     let switched = client.head().await;
-    assert!(switched.starts_with("HTTP/1.1 101 ") && switched.contains("upgrade: websocket\r\n"), "{switched}");
+    assert!(
+        switched.starts_with("HTTP/1.1 101 ") && switched.contains("upgrade: websocket\r\n"),
+        "{switched}"
+    );
     client.until("hello\n").await;
     let message = b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n\x00\xff";
     client.say(message).await;

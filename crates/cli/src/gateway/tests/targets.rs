@@ -70,7 +70,9 @@ async fn all_away_is_said_once_everybody_was_tried() {
 }
 
 /// A service whose health can be switched, and which tells when it was asked for it.
-async fn patient(ill: Arc<AtomicBool>) -> (std::net::SocketAddr, mpsc::UnboundedReceiver<()>, Arc<AtomicBool>) {
+async fn patient(
+    ill: Arc<AtomicBool>,
+) -> (std::net::SocketAddr, mpsc::UnboundedReceiver<()>, Arc<AtomicBool>) {
     let (asked, asks) = mpsc::unbounded_channel();
     let used = Arc::new(AtomicBool::new(false));
     let (uses, state) = (used.clone(), ill.clone());

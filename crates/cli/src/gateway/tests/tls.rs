@@ -216,9 +216,8 @@ async fn secure_service(authority: &Authority, name: &str, http2: bool) -> std::
             let acceptor = acceptor.clone();
             tokio::spawn(async move {
                 let Ok(stream) = acceptor.accept(stream).await else { return };
-                let hello = hyper::service::service_fn(async |_| {
-                    Ok::<_, std::convert::Infallible>(reply("hello"))
-                });
+                let hello =
+                    hyper::service::service_fn(async |_| Ok::<_, std::convert::Infallible>(reply("hello")));
                 let io = TokioIo::new(stream);
                 if http2 {
                     let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());

@@ -31,7 +31,10 @@ enum Kind<B: Payload> {
 }
 
 /// What a request body has to be to go upstream.
-pub(crate) trait Payload: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static {}
+pub(crate) trait Payload:
+    HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static
+{
+}
 
 impl<T> Payload for T where T: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static {}
 

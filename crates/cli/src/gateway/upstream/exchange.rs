@@ -81,12 +81,7 @@ impl Wait {
     }
 
     /// Whether the time is up; if not, the line's alarm wakes this task when it may be.
-    pub(super) fn check<B>(
-        &self,
-        line: &Line,
-        quiet: &mut Quiet,
-        cx: &Context<'_>,
-    ) -> Result<(), Lost<B>> {
+    pub(super) fn check<B>(&self, line: &Line, quiet: &mut Quiet, cx: &Context<'_>) -> Result<(), Lost<B>> {
         let now = self.clock.now();
         let progress = line.progress();
         // The client's pauses are the client's, not the upstream's.

@@ -30,8 +30,7 @@ impl Failure {
     }
 
     pub(super) fn new(problem: Problem, reason: String, nothing_happened: bool) -> Self {
-        let fate =
-            if nothing_happened { Fate::NothingHappened } else { Fate::Unknown(reason.clone()) };
+        let fate = if nothing_happened { Fate::NothingHappened } else { Fate::Unknown(reason.clone()) };
         Self { problem, reason, fate }
     }
 

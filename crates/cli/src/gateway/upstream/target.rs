@@ -284,6 +284,3 @@ pub(super) fn unreachable(reason: String) -> Failure {
 pub(super) fn already_sent() -> Failure {
     Failure::new(Problem::UpstreamUnreachable, "the request was on its way already".to_owned(), false)
 }
-
-
-

@@ -61,15 +61,7 @@ impl<B: Payload> Task<B> {
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let repeatable = parts.method.is_idempotent() && !protected;
         let repeatable = repeatable || semel::mutant::on("protected-sent-again");
-        Self {
-            request: Some((parts, body)),
-            path,
-            protected,
-            deadline,
-            switch,
-            expects_continue,
-            repeatable,
-        }
+        Self { request: Some((parts, body)), path, protected, deadline, switch, expects_continue, repeatable }
     }
 
     /// The request for an HTTP/1.1 connection to `address`.
@@ -170,8 +162,11 @@ fn switch(parts: &mut Parts) -> Option<Switch> {
     let held = parts.extensions.remove::<Held>();
     let client = parts.extensions.remove::<OnUpgrade>()?;
     let protocol = headers::upgrade(&parts.headers)?;
-    (parts.version == Version::HTTP_11 && parts.method != Method::CONNECT)
-        .then_some(Switch { protocol, client, held })
+    (parts.version == Version::HTTP_11 && parts.method != Method::CONNECT).then_some(Switch {
+        protocol,
+        client,
+        held,
+    })
 }
 
 /// The framing is ours: whatever length the client named, the next hop hears the length of the body
@@ -196,10 +191,8 @@ fn frame(parts: &mut Parts, length: Option<u64>) {
 
 /// Whether the body waits for the upstream's word. A body that is here already does not.
 fn expects_continue(parts: &mut Parts, body_is_here: bool) -> bool {
-    let expects = parts
-        .headers
-        .get(EXPECT)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
+    let expects =
+        parts.headers.get(EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"));
     if expects && body_is_here {
         parts.headers.remove(EXPECT);
     }
