@@ -50,6 +50,7 @@ impl Alarm {
 /// A clock with alarms. It runs until it is dropped.
 pub(crate) struct Clock<T> {
     now: AtomicU64,
+    tick: u64,
     phase: AtomicU8,
     alarms: Mutex<Vec<Weak<T>>>,
 }
@@ -57,12 +58,13 @@ pub(crate) struct Clock<T> {
 impl<T: Alarmed> Clock<T> {
     /// `shortest`: the shortest wait that will be asked for; a tick is a fraction of it.
     pub(crate) fn start(runtime: &Arc<dyn Runtime>, shortest: Duration) -> Arc<Self> {
+        let tick = (shortest / 8).clamp(TICK_MIN, TICK_MAX);
         let clock = Arc::new(Self {
+            tick: millis(tick),
             now: AtomicU64::new(millis(runtime.elapsed())),
             phase: AtomicU8::new(RUNNING),
             alarms: Mutex::new(Vec::new()),
         });
-        let tick = (shortest / 8).clamp(TICK_MIN, TICK_MAX);
         let (weak, clockwork) = (Arc::downgrade(&clock), runtime.clone());
         runtime.spawn(Box::pin(async move {
             loop {
@@ -74,10 +76,16 @@ impl<T: Alarmed> Clock<T> {
         clock
     }
 
-    /// Milliseconds of the runtime's time, as of the last tick.
+    /// Milliseconds of the runtime's time, as of the last tick: it is not earlier than that.
     #[inline]
     pub(crate) fn now(&self) -> u64 {
         self.now.load(Ordering::Relaxed)
+    }
+
+    /// When the next tick is due. A wait that is counted from here is never too short.
+    #[inline]
+    pub(crate) fn next(&self) -> u64 {
+        self.now().saturating_add(self.tick)
     }
 
     /// Looks after it until it is dropped.

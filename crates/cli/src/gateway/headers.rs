@@ -14,18 +14,33 @@ pub(super) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwar
 pub(super) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
+/// Headers that speak to the next hop only.
+const ONE_HOP: [HeaderName; 6] =
+    [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHORIZATION, TRANSFER_ENCODING, UPGRADE];
+
 /// Headers of ours; nobody outside may send them (G-21).
 const OURS: &str = "semel-";
 
-/// The protocol that a request asks to switch to, if both headers say so.
+/// The protocol that a request asks to switch to, if both headers say so. Never one that is HTTP again:
+/// requests in such a tunnel would pass unseen.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocol = headers.get(UPGRADE)?;
+    let is_http = |value: &HeaderValue| {
+        let text = value.as_bytes().to_ascii_lowercase();
+        [&b"h2"[..], b"http", b"tls"].iter().any(|name| memchr::memmem::find(&text, name).is_some())
+    };
+    if headers.get_all(UPGRADE).iter().any(is_http) {
+        return None;
+    }
     let asked = headers.get_all(CONNECTION).iter().any(|value| lists(value, "upgrade"));
     asked.then(|| protocol.clone())
 }
 
 /// Drops what belongs to one hop only, and what `Connection` names.
 pub(super) fn drop_hop_by_hop(headers: &mut HeaderMap) {
+    if !headers.keys().any(|name| ONE_HOP.contains(name)) {
+        return;
+    }
     if headers.contains_key(CONNECTION) {
         let named: Vec<HeaderName> = headers
             .get_all(CONNECTION)
@@ -38,9 +53,8 @@ pub(super) fn drop_hop_by_hop(headers: &mut HeaderMap) {
         for name in named {
             headers.remove(name);
         }
-        headers.remove(CONNECTION);
     }
-    for name in [KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHORIZATION, TRANSFER_ENCODING, UPGRADE] {
+    for name in &ONE_HOP {
         headers.remove(name);
     }
 }

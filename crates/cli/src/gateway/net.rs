@@ -34,8 +34,11 @@ pub(crate) trait Listener: Send + 'static {
     fn address(&self) -> io::Result<SocketAddr>;
 
     /// The next client. A dropped future loses nobody.
-    fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<(Stream, SocketAddr)>> + Send + '_>>;
+    fn accept(&mut self) -> Accepting<'_>;
 }
+
+/// A client on its way in.
+pub(crate) type Accepting<'a> = Pin<Box<dyn Future<Output = io::Result<(Stream, SocketAddr)>> + Send + 'a>>;
 
 /// A byte stream of a network that is not this machine's.
 pub(crate) trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -137,7 +140,7 @@ impl Listener for TcpListener {
         self.local_addr()
     }
 
-    fn accept(&mut self) -> Pin<Box<dyn Future<Output = io::Result<(Stream, SocketAddr)>> + Send + '_>> {
+    fn accept(&mut self) -> Accepting<'_> {
         Box::pin(async move {
             let (stream, peer) = TcpListener::accept(self).await?;
             stream.set_nodelay(true)?;

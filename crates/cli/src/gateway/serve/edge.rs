@@ -46,6 +46,7 @@ impl<S> Edge<S> {
         }
         let (mut parts, incoming) = request.into_parts();
         address(&mut parts)?;
+        leave_hop(&mut parts.headers, parts.version);
         headers::strip_claims(&mut parts.headers, self.link.is_trusted);
         let proto = if self.link.is_secure { "https" } else { "http" };
         headers::tell_client(&mut parts.headers, &self.link.forwarded_for, proto);
@@ -80,6 +81,17 @@ impl Refused {
             response.headers_mut().insert(ALLOW, methods);
         }
         response
+    }
+}
+
+/// Takes out what was for this hop, here already: a client must not be able to name, in `Connection`, the
+/// headers that the gateway will add. A wish to switch protocols is kept.
+fn leave_hop(headers: &mut HeaderMap, version: Version) {
+    let protocol = (version == Version::HTTP_11).then(|| headers::upgrade(headers)).flatten();
+    headers::drop_hop_by_hop(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(UPGRADE, protocol);
     }
 }
 

@@ -114,11 +114,10 @@ impl Framing {
     fn finish_line(&mut self, line: &[u8], is_cut: bool) {
         match self.state {
             // Empty lines before a request are allowed.
+            State::Head { begun: false } if line.is_empty() => {}
             State::Head { begun: false } => {
-                if !line.is_empty() {
-                    (self.length, self.chunked) = (None, false);
-                    self.state = State::Head { begun: true };
-                }
+                (self.length, self.chunked) = (None, false);
+                self.state = State::Head { begun: true };
             }
             State::Head { begun: true } if line.is_empty() => self.finish_head(),
             State::Head { begun: true } => self.header(line, is_cut),

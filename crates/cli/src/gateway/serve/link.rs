@@ -19,6 +19,8 @@ pub(super) enum Overdue {
     Head,
     /// Nothing was asked for too long.
     Idle,
+    /// The client takes nothing of its answer.
+    Stalled,
 }
 
 pub(super) struct Link {
@@ -37,6 +39,8 @@ pub(super) struct Link {
     head_since: AtomicU64,
     /// Since when nothing is in flight.
     idle_since: AtomicU64,
+    /// Since when the client takes nothing of what is written; 0: it does.
+    stalled_since: AtomicU64,
     in_flight: AtomicUsize,
     /// Requests handed to the service.
     requests: AtomicU64,
@@ -84,7 +88,8 @@ impl Link {
             idle_timeout: millis(limits.idle_timeout),
             alarm: Alarm::default(),
             head_since: AtomicU64::new(0),
-            idle_since: AtomicU64::new(clock.now()),
+            idle_since: AtomicU64::new(clock.next()),
+            stalled_since: AtomicU64::new(0),
             in_flight: AtomicUsize::new(0),
             requests: AtomicU64::new(0),
             refuse_from: AtomicU64::new(u64::MAX),
@@ -104,9 +109,20 @@ impl Link {
             false => self.head_since.store(0, Ordering::Relaxed),
             // A head is as old as its first byte, however often another one comes.
             true if self.head_since.load(Ordering::Relaxed) == 0 => {
-                self.head_since.store(self.clock.now().max(1), Ordering::Relaxed);
+                self.head_since.store(self.clock.next(), Ordering::Relaxed);
             }
             true => {}
+        }
+    }
+
+    /// A write was tried; `taken`: the client took something.
+    #[inline]
+    pub(super) fn wrote(&self, taken: bool) {
+        let stalled = self.stalled_since.load(Ordering::Relaxed);
+        if taken && stalled != 0 {
+            self.stalled_since.store(0, Ordering::Relaxed);
+        } else if !taken && stalled == 0 {
+            self.stalled_since.store(self.clock.next(), Ordering::Relaxed);
         }
     }
 
@@ -134,7 +150,7 @@ impl Link {
 
     /// Nothing is in flight as of now: its idle time begins anew.
     pub(super) fn rest(&self) {
-        self.idle_since.store(self.clock.now(), Ordering::Relaxed);
+        self.idle_since.store(self.clock.next(), Ordering::Relaxed);
     }
 
     /// Whether its time is up; else its alarm wakes this task when it may be.
@@ -142,7 +158,10 @@ impl Link {
     pub(super) fn overdue(&self, cx: &Context<'_>) -> Option<Overdue> {
         let now = self.clock.now();
         let head = self.head_since.load(Ordering::Relaxed);
-        let (deadline, overdue) = if head != 0 {
+        let stalled = self.stalled_since.load(Ordering::Relaxed);
+        let (deadline, overdue) = if stalled != 0 {
+            (stalled.saturating_add(self.idle_timeout), Overdue::Stalled)
+        } else if head != 0 {
             (head.saturating_add(self.header_timeout), Overdue::Head)
         } else if self.in_flight.load(Ordering::Acquire) == 0 {
             (self.idle_since.load(Ordering::Relaxed).saturating_add(self.idle_timeout), Overdue::Idle)
@@ -150,10 +169,10 @@ impl Link {
             self.alarm.set(None, cx.waker());
             return None;
         };
-        if now > deadline {
+        if now >= deadline {
             return Some(overdue);
         }
-        self.alarm.set(Some(deadline.saturating_add(1)), cx.waker());
+        self.alarm.set(Some(deadline), cx.waker());
         None
     }
 }

@@ -298,7 +298,8 @@ async fn drive<C: Graceful>(connection: &mut Pin<&mut C>, link: &Link) -> Option
                 finishing = true;
                 connection.as_mut().finish();
             }
-            if connection.as_mut().poll(cx).is_ready() || link.is_cut() {
+            let cut_short = link.is_stopping() && semel::mutant::on("shutdown-cuts-requests");
+            if connection.as_mut().poll(cx).is_ready() || link.is_cut() || cut_short {
                 return Poll::Ready(None);
             }
             match link.overdue(cx) {

@@ -85,7 +85,10 @@ impl AsyncRead for Wire {
 impl AsyncWrite for Wire {
     #[inline]
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().client).poll_write(cx, bytes)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.client).poll_write(cx, bytes);
+        this.link.wrote(written.is_ready());
+        written
     }
 
     #[inline]
@@ -94,7 +97,10 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().client).poll_write_vectored(cx, slices)
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.client).poll_write_vectored(cx, slices);
+        this.link.wrote(written.is_ready());
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -218,6 +218,25 @@ async fn a_long_answer_is_not_idleness() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_nothing_is_let_go() {
+    let (stage, address) = Stage::open().await;
+    let mut plan = Plan::to(&[address]);
+    plan.limits.idle_timeout = Duration::from_millis(100);
+    let proxy = plan.start().await;
+    let mut client = proxy.client().await;
+    client.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    service.say("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").await;
+    // The client never reads, so in the end the service cannot write.
+    let part = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
+    let filling = async {
+        while tokio::io::AsyncWriteExt::write_all(service.stream(), part.as_bytes()).await.is_ok() {}
+    };
+    soon(filling).await;
+}
+
+#[tokio::test]
 async fn one_connection_too_many_is_turned_away() {
     let (address, _) = mirror().await;
     let mut plan = Plan::to(&[address]);

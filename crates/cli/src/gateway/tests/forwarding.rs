@@ -64,6 +64,51 @@ async fn what_belongs_to_one_hop_stays_there() {
 }
 
 #[tokio::test]
+async fn a_client_cannot_have_the_gateways_headers_dropped() {
+    // G-21
+    let (address, _) = mirror().await;
+    let proxy = proxy_to(address).await;
+    let answer = proxy
+        .ask("GET / HTTP/1.1\r\nHost: a\r\nConnection: close, x-layer, x-forwarded-for, host\r\n\r\n")
+        .await;
+    let seen = answer.text();
+    for kept in ["x-layer: 1", "x-forwarded-for: 127.0.0.1", "host: a"] {
+        assert!(seen.contains(&format!("\n{kept}\n")), "{kept} is missing in {seen}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_with_two_framings_leaves_with_one() {
+    let (stage, address) = Stage::open().await;
+    let proxy = proxy_to(address).await;
+    let mut client = proxy.client().await;
+    client.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    service
+        .say("HTTP/1.1 200 OK\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
+        .await;
+    let answer = client.answer().await;
+    assert_eq!((answer.header("content-length"), answer.text()), (None, "hello"));
+}
+
+#[tokio::test]
+async fn nobody_tunnels_http_past_the_gateway() {
+    // G-21: requests inside such a tunnel would reach the service unseen.
+    let (address, _) = mirror().await;
+    let proxy = proxy_to(address).await;
+    for protocol in ["h2c", "websocket, h2c", "HTTP/2.0", "TLS/1.2"] {
+        let answer = proxy
+            .ask(&format!(
+                "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: x\r\nUpgrade: {protocol}\r\n\r\n"
+            ))
+            .await;
+        let seen = answer.text().to_ascii_lowercase();
+        assert!(!seen.contains("upgrade") && !seen.contains("http2-settings"), "{seen}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_outside_sends_our_headers_and_nobody_outside_gets_them() {
     // G-21
     let (address, _) = service(false, async |request: Request<Incoming>| {

@@ -166,6 +166,8 @@ impl Service<Request<ClientBody>> for Marking {
             let san = HeaderValue::from_str(&shown.san).unwrap();
             request.headers_mut().insert("x-test-san", san);
         }
+        // As the layer adds headers for the service.
+        request.headers_mut().insert("x-layer", HeaderValue::from_static("1"));
         let peer = request.extensions().get::<serve::Peer>().expect("every request has a peer");
         assert!(peer.0.ip().is_loopback());
         let answer = self.upstream.call(request);

@@ -77,7 +77,7 @@ impl Wait {
     }
 
     pub(super) fn begin(&self, line: &Line) -> Quiet {
-        Quiet { since: self.clock.now(), progress: line.progress() }
+        Quiet { since: self.clock.next(), progress: line.progress() }
     }
 
     /// Whether the time is up; if not, the line's alarm wakes this task when it may be.
@@ -86,9 +86,9 @@ impl Wait {
         let progress = line.progress();
         // The client's pauses are the client's, not the upstream's.
         if progress != quiet.progress || line.body() == BodyState::WaitingForClient {
-            *quiet = Quiet { since: now, progress };
+            *quiet = Quiet { since: self.clock.next(), progress };
         }
-        let response = quiet.since.saturating_add(millis(self.response)).saturating_add(1);
+        let response = quiet.since.saturating_add(millis(self.response));
         let deadline = self.deadline.map_or(u64::MAX, millis);
         if now >= deadline {
             return Err(Lost::TimedOut("no answer before the route's limit".to_owned()));

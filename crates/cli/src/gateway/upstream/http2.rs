@@ -17,7 +17,7 @@ use hyper_util::rt::TokioIo;
 
 use super::super::alarm::{Alarmed, millis};
 use super::super::headers;
-use super::super::net::{Spawner, Timer};
+use super::super::net::{Spawner, Timer, within};
 use super::super::problem::Problem;
 use super::body::{Body, Payload};
 use super::exchange::{Lost, Wait};
@@ -67,13 +67,13 @@ impl<B: Payload> Http2<B> {
             let used = pooled.is_some();
             let mut open = match pooled.take() {
                 Some(open) => open,
-                None => self.connect(target, task.protected, &wait).await?,
+                None => self.connect_in_time(target, task.protected, &wait).await?,
             };
             let spare = if used { task.spare() } else { None };
             let line = Arc::new(Line::default());
             target.means.clock.watch(&line);
             let busy = Busy::new(target);
-            let Some(request) = task.take_http2(&target.address, line.clone(), &*target.runtime) else {
+            let Some(request) = task.take_http2(&target.address, line.clone()) else {
                 return Err(already_sent());
             };
             let mut quiet = wait.begin(&line);
@@ -104,7 +104,7 @@ impl<B: Payload> Http2<B> {
                 Err(lost) => {
                     let (problem, reason) = lost.explain(line.body());
                     let refused = is_refused(&lost, &line);
-                    match spare.filter(|_| problem == Problem::UpstreamUnreachable) {
+                    match spare.filter(|_| refused || open.sender.is_closed()) {
                         Some(spare) => task.restore(spare),
                         None => return Err(Failure::new(problem, reason, refused)),
                     }
@@ -129,6 +129,21 @@ impl<B: Payload> Http2<B> {
     /// The next request opens a new connection; streams that are open go on.
     fn forget(&self) {
         *self.lock() = None;
+    }
+
+    /// Who waits for another's connection waits no longer than for its own.
+    async fn connect_in_time(
+        &self,
+        target: &Arc<Target<B>>,
+        protected: bool,
+        wait: &Wait,
+    ) -> Result<Open<B>, Failure> {
+        let patience = wait.until_deadline(target.now()).min(target.means.connect_timeout);
+        let connected = within(&*target.runtime, patience, self.connect(target, protected, wait)).await;
+        connected.unwrap_or_else(|| {
+            let reason = format!("no connection to {} within {patience:?}", target.address.authority);
+            Err(Failure::nothing_happened(Problem::UpstreamTimeout, reason))
+        })
     }
 
     async fn connect(
@@ -164,11 +179,14 @@ impl<B: Payload> Http2<B> {
 
 /// Whether the upstream said that it did not look at the request (G-16).
 fn is_refused<B>(lost: &Lost<B>, line: &Line) -> bool {
+    if semel::mutant::on("lost-stream-did-not-happen") {
+        return true;
+    }
     let Lost::Broken(error) = lost else { return false };
     let Some(error) = error.source().and_then(|cause| cause.downcast_ref::<h2::Error>()) else {
         return false;
     };
-    if !error.is_remote() {
+    if !error.is_remote() || semel::mutant::on("refused-stream-unknown") {
         return false;
     }
     let refused = error.is_reset() && error.reason() == Some(h2::Reason::REFUSED_STREAM);

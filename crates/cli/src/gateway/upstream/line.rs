@@ -97,9 +97,9 @@ impl Line {
     /// Runs one write, unless the line is sealed.
     #[inline]
     fn write(&self, write: impl FnOnce() -> Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        match self.gate.compare_exchange(CLEAN, WRITING, Ordering::AcqRel, Ordering::Acquire) {
-            Err(SEALED) => return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into())),
-            Ok(_) | Err(_) => {}
+        let begun = self.gate.compare_exchange(CLEAN, WRITING, Ordering::AcqRel, Ordering::Acquire);
+        if begun == Err(SEALED) {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         let done = write();
         if let Poll::Ready(Ok(1..)) = done {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use http::header::HeaderValue;
+use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Response, Uri, Version};
 use hyper::body::Incoming;
@@ -204,6 +204,10 @@ impl<B: Payload> Target<B> {
                 return Err(Failure::new(Problem::UpstreamUnreachable, reason, false));
             };
             return Ok(tunnel::open(&self.runtime, response, leased, switch));
+        }
+        if response.headers().contains_key(TRANSFER_ENCODING) {
+            // Two lengths in one answer: the chunks are what was read, so they are what is said.
+            response.headers_mut().remove(CONTENT_LENGTH);
         }
         headers::drop_hop_by_hop(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;

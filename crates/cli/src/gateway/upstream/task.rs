@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Request, Uri, Version};
+use http::{Method, Request, StatusCode, Uri, Version};
 use hyper::upgrade::OnUpgrade;
 use semel::Runtime;
 
@@ -52,6 +52,8 @@ impl<B: Payload> Task<B> {
         let protected = parts.extensions.remove::<Protected>().is_some();
         let deadline = parts.extensions.remove::<Deadline>().map(|Deadline(at)| at);
         let switch = switch(&mut parts);
+        // What the gateway's own parts told each other ends here.
+        parts.extensions.clear();
         headers::drop_hop_by_hop(&mut parts.headers);
         headers::keep_te_trailers(&mut parts.headers);
         let body = (!body.is_end_stream()).then_some(body);
@@ -84,16 +86,20 @@ impl<B: Payload> Task<B> {
         } else if headers.contains_key(TE) {
             headers.insert(CONNECTION, HeaderValue::from_static("te"));
         }
-        Some(self.dispatch(parts, body, line, runtime))
+        let mut request = outgoing(parts, body, line);
+        if self.expects_continue {
+            let go = request.body_mut().hold(runtime);
+            hyper::ext::on_informational(&mut request, move |said| {
+                if said.status() == StatusCode::CONTINUE {
+                    go.say();
+                }
+            });
+        }
+        Some(request)
     }
 
     /// The request for an HTTP/2 connection to `address`.
-    pub(super) fn take_http2(
-        &mut self,
-        address: &Address,
-        line: Arc<Line>,
-        runtime: &dyn Runtime,
-    ) -> Option<Request<Outgoing<B>>> {
+    pub(super) fn take_http2(&mut self, address: &Address, line: Arc<Line>) -> Option<Request<Outgoing<B>>> {
         let (mut parts, body) = self.request.take()?;
         parts.version = Version::HTTP_2;
         let host = parts.headers.remove(HOST);
@@ -106,26 +112,9 @@ impl<B: Payload> Task<B> {
         parts.uri = Uri::from_parts(uri).unwrap_or_else(|_| Uri::from_static("/"));
         parts.headers.remove(CONNECTION);
         parts.headers.remove(TRANSFER_ENCODING);
-        Some(self.dispatch(parts, body, line, runtime))
-    }
-
-    fn dispatch(
-        &self,
-        parts: Parts,
-        body: Option<B>,
-        line: Arc<Line>,
-        runtime: &dyn Runtime,
-    ) -> Request<Outgoing<B>> {
-        let mut outgoing = match body {
-            Some(body) => Outgoing::new(body, line),
-            None => Outgoing::empty(line),
-        };
-        let go = self.expects_continue.then(|| outgoing.hold(runtime));
-        let mut request = Request::from_parts(parts, outgoing);
-        if let Some(go) = go {
-            hyper::ext::on_informational(&mut request, move |_| go.say());
-        }
-        request
+        // Hyper does not tell of interim answers here, and a stream can be refused at any time.
+        parts.headers.remove(EXPECT);
+        Some(outgoing(parts, body, line))
     }
 
     /// It came back without a byte sent.
@@ -156,6 +145,14 @@ impl<B: Payload> Task<B> {
     pub(super) fn is_here(&self) -> bool {
         self.request.is_some()
     }
+}
+
+fn outgoing<B: Payload>(parts: Parts, body: Option<B>, line: Arc<Line>) -> Request<Outgoing<B>> {
+    let body = match body {
+        Some(body) => Outgoing::new(body, line),
+        None => Outgoing::empty(line),
+    };
+    Request::from_parts(parts, body)
 }
 
 fn switch(parts: &mut Parts) -> Option<Switch> {
