@@ -1,0 +1,170 @@
+//! Bodies at the edge: what a client sends, which may stall, and what it gets.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use pin_project_lite::pin_project;
+use semel::Runtime;
+use semel::runtime::Boxed;
+
+use super::link::Flight;
+
+/// The body of a client's request, streamed. It fails if the client is silent for too long.
+pub(crate) struct ClientBody {
+    incoming: Incoming,
+    /// `None` where there is nothing to wait for.
+    patience: Option<Box<Patience>>,
+}
+
+/// Why a client's body cannot be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BodyError {
+    #[error("the client sent nothing of its body for {0:?}")]
+    Slow(Duration),
+    #[error("the client's body broke off")]
+    Cut(#[source] hyper::Error),
+}
+
+struct Patience {
+    runtime: Arc<dyn Runtime>,
+    timeout: Duration,
+    /// Runs while the client is silent, and is looked at again only when it ends.
+    timer: Option<Boxed<()>>,
+    last: Duration,
+    slow: Slow,
+}
+
+/// Told to whoever answers: the body came too slowly.
+#[derive(Clone, Default)]
+pub(super) struct Slow(Arc<AtomicBool>);
+
+impl Slow {
+    pub(super) fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl ClientBody {
+    pub(super) fn new(
+        incoming: Incoming,
+        runtime: &Arc<dyn Runtime>,
+        timeout: Duration,
+    ) -> (Self, Option<Slow>) {
+        if incoming.is_end_stream() {
+            return (Self { incoming, patience: None }, None);
+        }
+        let slow = Slow::default();
+        let patience = Patience {
+            last: runtime.elapsed(),
+            runtime: runtime.clone(),
+            timeout,
+            timer: None,
+            slow: slow.clone(),
+        };
+        (Self { incoming, patience: Some(Box::new(patience)) }, Some(slow))
+    }
+}
+
+impl Patience {
+    fn poll_overdue(&mut self, cx: &mut Context<'_>) -> Poll<BodyError> {
+        loop {
+            let timer = self.timer.get_or_insert_with(|| self.runtime.sleep(self.timeout));
+            std::task::ready!(timer.as_mut().poll(cx));
+            let silent = self.runtime.elapsed().saturating_sub(self.last);
+            if silent >= self.timeout {
+                self.slow.0.store(true, Ordering::Release);
+                return Poll::Ready(BodyError::Slow(self.timeout));
+            }
+            self.timer = Some(self.runtime.sleep(self.timeout - silent));
+        }
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        match (Pin::new(&mut this.incoming).poll_frame(cx), &mut this.patience) {
+            (Poll::Pending, Some(patience)) => patience.poll_overdue(cx).map(|error| Some(Err(error))),
+            (frame, patience) => {
+                if let Some(patience) = patience
+                    && patience.timer.is_some()
+                {
+                    patience.last = patience.runtime.elapsed();
+                }
+                frame.map_err(BodyError::Cut)
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.incoming.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.incoming.size_hint()
+    }
+}
+
+pin_project! {
+    /// What a client gets: the service's answer, or the edge's own.
+    #[project = EdgeBodyProjection]
+    pub(super) enum EdgeBody<B> {
+        Answer {
+            #[pin]
+            body: B,
+            // Until it is dropped the connection is not idle.
+            _flight: Flight,
+        },
+        Own {
+            body: Full<Bytes>,
+        },
+    }
+}
+
+impl<B> EdgeBody<B> {
+    pub(super) fn answer(body: B, flight: Flight) -> Self {
+        EdgeBody::Answer { body, _flight: flight }
+    }
+}
+
+impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project() {
+            EdgeBodyProjection::Answer { body, .. } => body.poll_frame(cx),
+            EdgeBodyProjection::Own { body } => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            EdgeBody::Answer { body, .. } => body.is_end_stream(),
+            EdgeBody::Own { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            EdgeBody::Answer { body, .. } => body.size_hint(),
+            EdgeBody::Own { body } => body.size_hint(),
+        }
+    }
+}

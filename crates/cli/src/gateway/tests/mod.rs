@@ -1,0 +1,11 @@
+//! The network side as a proxy with nothing in between, on real sockets.
+
+mod bad_input;
+mod ending;
+mod forwarding;
+mod http2;
+mod lost;
+mod rig;
+mod streaming;
+mod targets;
+mod tls;

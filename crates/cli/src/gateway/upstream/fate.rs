@@ -1,0 +1,47 @@
+//! How a request ended that got no proper answer.
+
+use http::Response;
+
+use super::super::problem::Problem;
+use super::body::{Body, Payload};
+
+/// Whether the upstream may have acted on a request that got no answer. It travels as an extension of
+/// the response, inside this process only: nobody can forge it over the network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// No byte of it was sent, or the upstream said that it did not look at it.
+    NothingHappened,
+    /// It may have had its effect. The reason is for operators.
+    Unknown(String),
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) problem: Problem,
+    /// For operators; clients do not see it.
+    pub(super) reason: String,
+    pub(super) fate: Fate,
+}
+
+impl Failure {
+    pub(super) fn nothing_happened(problem: Problem, reason: String) -> Self {
+        Self { problem, reason, fate: Fate::NothingHappened }
+    }
+
+    pub(super) fn new(problem: Problem, reason: String, nothing_happened: bool) -> Self {
+        let fate = if nothing_happened { Fate::NothingHappened } else { Fate::Unknown(reason.clone()) };
+        Self { problem, reason, fate }
+    }
+
+    pub(super) fn into_response<B: Payload>(self) -> Response<Body<B>> {
+        let detail = match self.fate {
+            Fate::NothingHappened => "The request was not sent on.",
+            Fate::Unknown(_) => "The request was sent on; whether it had an effect is not known.",
+        };
+        tracing::warn!(fate = ?self.fate, reason = %self.reason, "no answer from the upstream");
+        let mut response = self.problem.response(detail).map(Body::own);
+        response.extensions_mut().insert(self.fate);
+        response
+    }
+}
