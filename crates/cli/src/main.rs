@@ -2,7 +2,18 @@
 
 use clap::{Parser, Subcommand};
 
+#[allow(dead_code)] // Wired up by `semel gateway`.
+mod admin;
+mod config {
+    #[allow(dead_code)] // Wired up by `semel gateway`.
+    pub(crate) mod resolved;
+}
 mod demo;
+#[allow(dead_code)] // Wired up by `semel gateway`.
+mod gateway;
+mod json;
+#[allow(dead_code)] // Wired up by `semel gateway`.
+mod log;
 mod store;
 
 /// A retry must not happen twice.

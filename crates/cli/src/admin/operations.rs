@@ -1,0 +1,130 @@
+//! Finding operations and looking at one.
+
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use semel::{Key, OperationId, Token};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::problem::{Problem, Slug};
+use super::shown::{self, STATES};
+use super::{Answer, Filter, Shared};
+use crate::json::Bodies;
+
+/// Operations in a page unless a call says otherwise.
+const PAGE: u32 = 50;
+/// Most operations in a page.
+const PAGE_MAX: u32 = 500;
+/// Pages of the store looked through for one page of an answer; then the caller asks on.
+const LOOKS_MAX: u32 = 20;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Wanted {
+    key: Option<String>,
+    route: Option<String>,
+    namespace: Option<String>,
+    tenant: Option<String>,
+    state: Option<String>,
+    #[serde(default)]
+    after: u64,
+    limit: Option<u32>,
+}
+
+impl Wanted {
+    fn filter(&self, namespace: &str) -> Result<Filter, Problem> {
+        let key = match &self.key {
+            Some(text) => {
+                let key = Key::parse(text.as_bytes()).map_err(|error| Problem::bad(format!("key: {error}")))?;
+                Some(key.as_str().to_owned())
+            }
+            None => None,
+        };
+        let named = |name: &str| {
+            let found = STATES.iter().find(|(each, _)| *each == name).map(|(_, state)| *state);
+            let all = || STATES.map(|(each, _)| each).join(", ");
+            found.ok_or_else(|| Problem::bad(format!("state: {name:?} is none of {}", all())))
+        };
+        let states = self.state.iter().flat_map(|list| list.split(',')).map(named).collect::<Result<_, _>>()?;
+        Ok(Filter {
+            key,
+            route: self.route.clone(),
+            namespace: Some(self.namespace.clone().unwrap_or_else(|| namespace.to_owned())),
+            // `tenant=` asks for operations that belong to nobody.
+            tenant: self.tenant.clone().map(|tenant| Some(tenant).filter(|tenant| !tenant.is_empty())),
+            states,
+        })
+    }
+
+    fn limit(&self) -> Result<u32, Problem> {
+        match self.limit.unwrap_or(PAGE) {
+            limit @ 1..=PAGE_MAX => Ok(limit),
+            _ => Err(Problem::bad(format!("limit: give 1 to {PAGE_MAX}"))),
+        }
+    }
+}
+
+pub(super) async fn find(
+    State(admin): State<Shared>,
+    wanted: Result<Query<Wanted>, QueryRejection>,
+) -> Answer {
+    let Query(wanted) = wanted.map_err(|refused| Problem::bad(refused.body_text()))?;
+    let (filter, limit) = (wanted.filter(&admin.namespace)?, wanted.limit()?);
+    let mut found = Vec::new();
+    let mut next = Some(Token(wanted.after));
+    for _ in 0..LOOKS_MAX {
+        let room = limit - found.len() as u32;
+        let Some(after) = next.filter(|_| room > 0) else { break };
+        let page = admin.catalogue.list(&filter, after, room).await?;
+        found.extend(page.records.iter().map(shown::summary));
+        next = page.next;
+    }
+    Ok(super::json(&json!({ "operations": found, "next": next.map(|token| token.0) })))
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct View {
+    body: Option<String>,
+}
+
+pub(super) async fn show(
+    State(admin): State<Shared>,
+    id: Result<Path<String>, PathRejection>,
+    view: Result<Query<View>, QueryRejection>,
+) -> Answer {
+    let Query(view) = view.map_err(|refused| Problem::bad(refused.body_text()))?;
+    let bodies = match view.body.as_deref() {
+        None | Some("0") => Bodies::Hidden,
+        Some("1") => Bodies::Shown,
+        Some(_) => return Err(Problem::bad("body: give 0 or 1")),
+    };
+    let id = parse(id)?;
+    let record = admin.store.get(id).await?.ok_or_else(|| not_found(id))?;
+    Ok(super::json(&shown::whole(&record, bodies)))
+}
+
+/// A part of the path, percent-decoded.
+pub(super) fn part(part: Result<Path<String>, PathRejection>) -> Result<String, Problem> {
+    part.map(|Path(part)| part).map_err(|refused| Problem::bad(refused.body_text()))
+}
+
+/// An id is 64 hexadecimal digits.
+pub(super) fn parse(id: Result<Path<String>, PathRejection>) -> Result<OperationId, Problem> {
+    let id = part(id)?;
+    let digits: Option<Vec<u8>> =
+        id.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
+    let bytes = digits.filter(|digits| digits.len() == 64).map(|digits| {
+        std::array::from_fn(|index| digits[2 * index] << 4 | digits[2 * index + 1])
+    });
+    bytes.map(OperationId::from_bytes).ok_or_else(|| {
+        Problem::bad("an operation's id has 64 hexadecimal digits; find it with GET /v1/operations?key=KEY")
+    })
+}
+
+pub(super) fn not_found(id: OperationId) -> Problem {
+    Problem::new(
+        Slug::OperationNotFound,
+        format!("the store remembers no operation {id}: it never was, or it expired and was swept"),
+    )
+}
