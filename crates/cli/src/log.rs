@@ -185,33 +185,40 @@ impl Drop for Entry {
     }
 }
 
+/// A page to write on, for tests that read what was logged.
+#[cfg(test)]
+#[derive(Clone, Default)]
+pub(crate) struct Page(Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(test)]
+impl Page {
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+#[cfg(test)]
+impl Write for Page {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
     use super::*;
-
-    #[derive(Clone, Default)]
-    struct Page(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Page {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
 
     fn logged(json: bool, filter: &str, work: impl FnOnce()) -> String {
         let page = Page::default();
         let (sink, logging) = Sink::start(json, page.clone());
         tracing::subscriber::with_default(subscriber(json, filter, sink).unwrap(), work);
         drop(logging);
-        let bytes = page.0.lock().unwrap().clone();
-        String::from_utf8(bytes).unwrap()
+        page.text()
     }
 
     #[test]
@@ -279,7 +286,7 @@ mod tests {
         });
         drop(release);
         drop(logging);
-        let shown = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+        let shown = page.text();
         let written = shown.lines().filter(|line| line.contains("number=")).count();
         let dropped: usize = shown
             .lines()

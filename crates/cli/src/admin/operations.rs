@@ -2,21 +2,25 @@
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
-use semel::{Key, OperationId, Token};
+use axum::response::Response;
+use semel::{Key, OperationId, Record, Token};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::problem::{Problem, Slug};
 use super::shown::{self, STATES};
-use super::{Answer, Filter, Shared};
+use super::{Admin, Answer, Filter, Shared};
 use crate::json::Bodies;
 
 /// Operations in a page unless a call says otherwise.
 const PAGE: u32 = 50;
 /// Most operations in a page.
 const PAGE_MAX: u32 = 500;
-/// Pages of the store looked through for one page of an answer; then the caller asks on.
+/// Looks into the store for one page of an answer; then the caller asks on.
 const LOOKS_MAX: u32 = 20;
+/// Operations looked at in one of them. Looks begin small and grow while little is found: a key is one
+/// of many, a state perhaps every second.
+const LOOK_MAX: u32 = 5000;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -33,13 +37,8 @@ pub(super) struct Wanted {
 
 impl Wanted {
     fn filter(&self, namespace: &str) -> Result<Filter, Problem> {
-        let key = match &self.key {
-            Some(text) => {
-                let key = Key::parse(text.as_bytes()).map_err(|error| Problem::bad(format!("key: {error}")))?;
-                Some(key.as_str().to_owned())
-            }
-            None => None,
-        };
+        let key = self.key.as_ref().map(|text| Key::parse(text.as_bytes())).transpose();
+        let key = key.map_err(|error| Problem::bad(format!("key: {error}")))?;
         let named = |name: &str| {
             let found = STATES.iter().find(|(each, _)| *each == name).map(|(_, state)| *state);
             let all = || STATES.map(|(each, _)| each).join(", ");
@@ -70,16 +69,38 @@ pub(super) async fn find(
 ) -> Answer {
     let Query(wanted) = wanted.map_err(|refused| Problem::bad(refused.body_text()))?;
     let (filter, limit) = (wanted.filter(&admin.namespace)?, wanted.limit()?);
-    let mut found = Vec::new();
-    let mut next = Some(Token(wanted.after));
-    for _ in 0..LOOKS_MAX {
-        let room = limit - found.len() as u32;
-        let Some(after) = next.filter(|_| room > 0) else { break };
-        let page = admin.catalogue.list(&filter, after, room).await?;
-        found.extend(page.records.iter().map(shown::summary));
-        next = page.next;
+    let after = Token(wanted.after);
+    match filter.operation() {
+        // A whole identity needs no search; the rest of what is wanted still counts.
+        Some(id) => {
+            let record = admin.store.get(id).await?;
+            let found = record.filter(|record| filter.takes(record) && record.token > after);
+            Ok(page(found.iter(), None))
+        }
+        None => looked_through(&admin, &filter, after, limit as usize).await,
     }
-    Ok(super::json(&json!({ "operations": found, "next": next.map(|token| token.0) })))
+}
+
+async fn looked_through(admin: &Admin, filter: &Filter, after: Token, limit: usize) -> Answer {
+    let mut found: Vec<Record> = Vec::new();
+    let (mut next, mut look) = (Some(after), limit as u32);
+    for _ in 0..LOOKS_MAX {
+        let Some(after) = next.filter(|_| found.len() < limit) else { break };
+        let seen = admin.catalogue.list(filter, after, look).await?;
+        found.extend(seen.records);
+        next = seen.next;
+        look = look.saturating_mul(4).min(LOOK_MAX);
+    }
+    if found.len() > limit {
+        found.truncate(limit);
+        next = found.last().map(|last| last.token);
+    }
+    Ok(page(found.iter(), next))
+}
+
+fn page<'a>(records: impl Iterator<Item = &'a Record>, next: Option<Token>) -> Response {
+    let operations: Vec<_> = records.map(shown::summary).collect();
+    super::json(&json!({ "operations": operations, "next": next.map(|token| token.0) }))
 }
 
 #[derive(Deserialize)]

@@ -31,7 +31,8 @@ const DECISIONS: &[(&str, Class)] = &[
     ("replayed", Class::Replayed),
     ("passed", Class::Passed),
     ("unprotected", Class::Ran),
-    ("nothing-happened", Class::Ran),
+    ("released", Class::Ran),
+    ("abandoned", Class::Unknown),
     ("outcome-unknown", Class::Unknown),
     ("in-flight", Class::Refused),
     ("key-reused", Class::Refused),
@@ -157,7 +158,7 @@ impl Metrics {
         book.registry.register_collector(Box::new(Tallied(tally.clone())));
         book.names.push("semel_events_total".into());
         for kind in KINDS {
-            store_errors.get_or_create(&labels(&[("kind", kind)]));
+            drop(store_errors.get_or_create(&labels(&[("kind", kind)])));
         }
         let other = Arc::new(Route::new(DEFAULT_ROUTE, &decisions));
         let metrics = Self {

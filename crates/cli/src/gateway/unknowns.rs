@@ -13,8 +13,8 @@ use semel::{Error, Runtime, State, Timestamp, Token};
 use super::observe::Metrics;
 use crate::admin::{Catalogue, Filter};
 
-/// Records read in one step.
-const PAGE: u32 = 500;
+/// Records looked at in one step.
+const LOOK: u32 = 5000;
 /// Most unknowns counted in one look; a number that large needs no precision.
 const COUNTED_MAX: u64 = 100_000;
 
@@ -36,7 +36,7 @@ pub(crate) async fn look(catalogue: &dyn Catalogue, namespace: &str) -> Result<S
     let (mut count, mut since) = (0, None::<Timestamp>);
     let mut after = Token(0);
     loop {
-        let page = catalogue.list(&filter, after, PAGE).await?;
+        let page = catalogue.list(&filter, after, LOOK).await?;
         count += page.records.len() as u64;
         since = page.records.iter().filter_map(|record| record.settled_at).chain(since).min();
         match page.next {
