@@ -8,7 +8,7 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-rules=(G-1 G-2 G-6 G-7 G-8 G-9 G-10 G-11 G-12 G-13 G-15 G-17 G-18 G-19 G-20)
+rules=(G-1 G-2 G-6 G-7 G-8 G-9 G-10 G-11 G-12 G-13 G-15 G-17 G-18 G-19 G-20 G-80 G-81)
 limit_seconds=120
 results=${1:?usage: mutants.sh RESULTS.tsv}
 scratch=$(mktemp -d)

@@ -207,11 +207,14 @@ mod tests {
 
     #[test]
     fn a_written_response_becomes_an_outcome() {
-        let pairs = read(r#"{"status":201,"headers":[["X-A","1"],["x-a","2"]],"body":"{\"id\":7}"}"#).unwrap();
+        let pairs =
+            read(r#"{"status":201,"headers":[["X-A","1"],["x-a","2"]],"body":"{\"id\":7}"}"#).unwrap();
         assert_eq!((pairs.status, pairs.body_bytes().unwrap().as_ref()), (201, br#"{"id":7}"#.as_slice()));
-        let values: Vec<_> = pairs.headers.iter().map(|line| (line.name.as_str(), line.value.as_ref())).collect();
+        let values: Vec<_> =
+            pairs.headers.iter().map(|line| (line.name.as_str(), line.value.as_ref())).collect();
         assert_eq!(values, [("x-a", b"1".as_slice()), ("x-a", b"2".as_slice())]);
-        let object = read(r#"{"status":200,"headers":{"content-type":"text/plain"},"body_base64":"/wA="}"#).unwrap();
+        let object =
+            read(r#"{"status":200,"headers":{"content-type":"text/plain"},"body_base64":"/wA="}"#).unwrap();
         assert_eq!(object.body_bytes().unwrap().as_ref(), [0xff, 0]);
         assert_eq!(object.header("content-type").unwrap().as_ref(), b"text/plain");
     }

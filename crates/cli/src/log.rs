@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 
 use semel::{Clock, SystemClock};
 use tracing::{Level, Metadata, Subscriber};
+use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
-use tracing_subscriber::EnvFilter;
 
 /// Lines waiting to be written.
 const LINES_WAITING_MAX: usize = 8192;
@@ -58,8 +58,8 @@ pub(crate) fn init(json: bool, filter: &str) -> Result<Logging, Invalid> {
 }
 
 fn subscriber(json: bool, filter: &str, sink: Sink) -> Result<Box<dyn Subscriber + Send + Sync>, Invalid> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|source| Invalid::Filter { filter: filter.to_owned(), source })?;
+    let filter =
+        EnvFilter::try_new(filter).map_err(|source| Invalid::Filter { filter: filter.to_owned(), source })?;
     let common = SubscriberBuilder::default().with_timer(StoreTime).with_env_filter(filter).with_writer(sink);
     Ok(match json {
         true => Box::new(common.json().flatten_event(true).with_span_list(false).finish()),
@@ -94,7 +94,8 @@ impl Sink {
         let dropped = Arc::new(AtomicU64::new(0));
         let missed = dropped.clone();
         let thread = std::thread::Builder::new().name("semel-log".into());
-        let thread = thread.spawn(move || write_all(&lines, &missed, json, out)).expect("a thread can be started");
+        let thread =
+            thread.spawn(move || write_all(&lines, &missed, json, out)).expect("a thread can be started");
         (Self { queue: queue.clone(), dropped }, Logging { queue: Some(queue), thread: Some(thread) })
     }
 }
@@ -288,10 +289,8 @@ mod tests {
         drop(logging);
         let shown = page.text();
         let written = shown.lines().filter(|line| line.contains("number=")).count();
-        let dropped: usize = shown
-            .lines()
-            .filter_map(|line| line.split_once(" dropped=")?.1.parse::<usize>().ok())
-            .sum();
+        let dropped: usize =
+            shown.lines().filter_map(|line| line.split_once(" dropped=")?.1.parse::<usize>().ok()).sum();
         assert!(written >= LINES_WAITING_MAX, "{written}");
         assert_eq!(written + dropped, lines);
     }

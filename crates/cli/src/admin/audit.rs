@@ -38,7 +38,9 @@ impl Who {
             )));
         }
         if note.len() > NOTE_BYTES_MAX || has_control(&note) {
-            return Err(Problem::bad(format!("note: at most {NOTE_BYTES_MAX} bytes and no control characters")));
+            return Err(Problem::bad(format!(
+                "note: at most {NOTE_BYTES_MAX} bytes and no control characters"
+            )));
         }
         Ok(Self { by, note, peer })
     }

@@ -55,11 +55,13 @@ impl Guard {
                 ),
             ));
         }
-        if request.method != Method::GET && request.method != Method::HEAD {
+        let changes = request.method != Method::GET && request.method != Method::HEAD;
+        if changes && !semel::mutant::on("admin-origin-unchecked") {
             same_origin(&request.headers, &authority)?;
         }
         match &self.token {
             None => Ok(Standing::Operator),
+            Some(_) if semel::mutant::on("admin-token-unchecked") => Ok(Standing::Operator),
             Some(expected) if bears(&request.headers, expected) => Ok(Standing::Operator),
             Some(_) if is_probe => Ok(Standing::Probe),
             Some(_) => Err(Problem::new(

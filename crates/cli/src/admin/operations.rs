@@ -44,7 +44,8 @@ impl Wanted {
             let all = || STATES.map(|(each, _)| each).join(", ");
             found.ok_or_else(|| Problem::bad(format!("state: {name:?} is none of {}", all())))
         };
-        let states = self.state.iter().flat_map(|list| list.split(',')).map(named).collect::<Result<_, _>>()?;
+        let states =
+            self.state.iter().flat_map(|list| list.split(',')).map(named).collect::<Result<_, _>>()?;
         Ok(Filter {
             key,
             route: self.route.clone(),
@@ -116,6 +117,7 @@ pub(super) async fn show(
 ) -> Answer {
     let Query(view) = view.map_err(|refused| Problem::bad(refused.body_text()))?;
     let bodies = match view.body.as_deref() {
+        None | Some("0") if semel::mutant::on("bodies-always-shown") => Bodies::Shown,
         None | Some("0") => Bodies::Hidden,
         Some("1") => Bodies::Shown,
         Some(_) => return Err(Problem::bad("body: give 0 or 1")),
@@ -135,9 +137,9 @@ pub(super) fn parse(id: Result<Path<String>, PathRejection>) -> Result<Operation
     let id = part(id)?;
     let digits: Option<Vec<u8>> =
         id.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
-    let bytes = digits.filter(|digits| digits.len() == 64).map(|digits| {
-        std::array::from_fn(|index| digits[2 * index] << 4 | digits[2 * index + 1])
-    });
+    let bytes = digits
+        .filter(|digits| digits.len() == 64)
+        .map(|digits| std::array::from_fn(|index| digits[2 * index] << 4 | digits[2 * index + 1]));
     bytes.map(OperationId::from_bytes).ok_or_else(|| {
         Problem::bad("an operation's id has 64 hexadecimal digits; find it with GET /v1/operations?key=KEY")
     })

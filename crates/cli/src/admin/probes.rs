@@ -23,7 +23,10 @@ pub(super) async fn healthz() -> Response {
 }
 
 /// Whether requests should be sent here.
-pub(super) async fn readyz(State(admin): State<Shared>, Extension(standing): Extension<Standing>) -> Response {
+pub(super) async fn readyz(
+    State(admin): State<Shared>,
+    Extension(standing): Extension<Standing>,
+) -> Response {
     let mut reasons = (admin.not_ready)();
     reasons.extend(store_trouble(&admin).await);
     if reasons.is_empty() {

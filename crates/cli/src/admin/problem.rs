@@ -64,12 +64,16 @@ impl Slug {
             Self::TooLarge => ("admin-too-large", S::PAYLOAD_TOO_LARGE, "The body is too large"),
             Self::TooSlow => ("admin-too-slow", S::REQUEST_TIMEOUT, "The body came too slowly"),
             Self::NotJson => ("admin-not-json", S::UNSUPPORTED_MEDIA_TYPE, "The body must be JSON"),
-            Self::OperationNotFound => ("operation-not-found", S::NOT_FOUND, "No such operation is remembered"),
+            Self::OperationNotFound => {
+                ("operation-not-found", S::NOT_FOUND, "No such operation is remembered")
+            }
             Self::OperationMovedOn => {
                 ("operation-moved-on", S::CONFLICT, "The operation is not in a state that allows this")
             }
             Self::NotOpen => ("store-not-closed", S::CONFLICT, "The store did not go back"),
-            Self::StoreUnavailable => ("store-unavailable", S::SERVICE_UNAVAILABLE, "The store does not answer"),
+            Self::StoreUnavailable => {
+                ("store-unavailable", S::SERVICE_UNAVAILABLE, "The store does not answer")
+            }
             Self::StoreWentBack => {
                 ("store-went-back", S::SERVICE_UNAVAILABLE, "The store was restored from an older state")
             }
@@ -103,8 +107,7 @@ impl Problem {
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        let slug =
-            if error.kind() == Kind::WentBack { Slug::StoreWentBack } else { Slug::StoreUnavailable };
+        let slug = if error.kind() == Kind::WentBack { Slug::StoreWentBack } else { Slug::StoreUnavailable };
         let advice = match error.outcome_is_unknown() {
             true => "; repeat the same call to find out: it does nothing twice",
             false => "",

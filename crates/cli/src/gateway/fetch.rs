@@ -86,7 +86,11 @@ impl Http {
         Self { dial, tls, runtime }
     }
 
-    async fn within<T>(&self, limit: Duration, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
         match select(std::pin::pin!(work), self.runtime.sleep(limit)).await {
             Either::Left((done, _)) => done,
             Either::Right(_) => Err(Failed::TimedOut(limit)),

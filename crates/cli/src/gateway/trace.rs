@@ -143,7 +143,8 @@ fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue
 /// A client's id: short, and nothing that could disturb a log.
 fn accepted(headers: &HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
     let is_fit = |value: &&HeaderValue| {
-        (1..=CORRELATION_BYTES_MAX).contains(&value.len()) && value.as_bytes().iter().all(u8::is_ascii_graphic)
+        (1..=CORRELATION_BYTES_MAX).contains(&value.len())
+            && value.as_bytes().iter().all(u8::is_ascii_graphic)
     };
     only(headers, name).filter(is_fit).cloned()
 }
@@ -192,7 +193,9 @@ mod tests {
         let upper = GIVEN.to_uppercase();
         let version_ff = GIVEN.replacen("00", "ff", 1);
         let longer = format!("{GIVEN}-more");
-        for bad in ["", "00", zeros, no_span, &upper, &version_ff, &longer, &GIVEN[..54], &GIVEN.replace('-', "_")] {
+        for bad in
+            ["", "00", zeros, no_span, &upper, &version_ff, &longer, &GIVEN[..54], &GIVEN.replace('-', "_")]
+        {
             assert_eq!(Parent::parse(bad.as_bytes()), None, "{bad}");
             let mut request = headers(&[("traceparent", bad), ("tracestate", "a=1")]);
             let begun = Trace::enter(&mut request).parent;

@@ -4,3 +4,4 @@ mod arrows;
 mod binary;
 mod crash;
 mod engines;
+mod reconcile;

@@ -32,7 +32,10 @@ async fn a_call_that_makes_no_sense_is_told_which_part_and_changes_nothing() {
         (json!([]), "body"),
     ] {
         let refused = rig.post(&settle, body.clone()).await;
-        assert_eq!((refused.status, refused.problem().as_str()), (StatusCode::BAD_REQUEST, "admin-bad-request"));
+        assert_eq!(
+            (refused.status, refused.problem().as_str()),
+            (StatusCode::BAD_REQUEST, "admin-bad-request")
+        );
         let detail = refused.json()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains(named), "{body}: {detail}");
     }
@@ -57,13 +60,20 @@ async fn queries_and_ids_are_checked() {
         &format!("/v1/operations/{}?body=yes", "0".repeat(64)),
     ] {
         let refused = rig.get(path).await;
-        assert_eq!((refused.status, refused.problem().as_str()), (StatusCode::BAD_REQUEST, "admin-bad-request"), "{path}");
+        assert_eq!(
+            (refused.status, refused.problem().as_str()),
+            (StatusCode::BAD_REQUEST, "admin-bad-request"),
+            "{path}"
+        );
     }
     let absent = rig.get(&format!("/v1/operations/{}", "0".repeat(64))).await;
     assert_eq!((absent.status, absent.problem().as_str()), (StatusCode::NOT_FOUND, "operation-not-found"));
     assert_eq!(rig.get("/v2").await.problem(), "admin-no-such-path");
     let wrong = rig.call("DELETE", "/v1/operations", &[], "").await;
-    assert_eq!((wrong.status, wrong.problem().as_str()), (StatusCode::METHOD_NOT_ALLOWED, "admin-method-not-allowed"));
+    assert_eq!(
+        (wrong.status, wrong.problem().as_str()),
+        (StatusCode::METHOD_NOT_ALLOWED, "admin-method-not-allowed")
+    );
 }
 
 #[tokio::test]
@@ -72,11 +82,17 @@ async fn bodies_must_be_json_and_of_bounded_size() {
     let path = format!("/v1/operations/{}/purge", "0".repeat(64));
     let form = [("content-type", "application/x-www-form-urlencoded")];
     let refused = rig.call("POST", &path, &form, "by=ops").await;
-    assert_eq!((refused.status, refused.problem().as_str()), (StatusCode::UNSUPPORTED_MEDIA_TYPE, "admin-not-json"));
+    assert_eq!(
+        (refused.status, refused.problem().as_str()),
+        (StatusCode::UNSUPPORTED_MEDIA_TYPE, "admin-not-json")
+    );
     let json = [("content-type", "application/json; charset=utf-8")];
     let huge = format!("{{\"by\":\"{}\"}}", "x".repeat(super::super::BODY_BYTES_MAX));
     let refused = rig.call("POST", &path, &json, &huge).await;
-    assert_eq!((refused.status, refused.problem().as_str()), (StatusCode::PAYLOAD_TOO_LARGE, "admin-too-large"));
+    assert_eq!(
+        (refused.status, refused.problem().as_str()),
+        (StatusCode::PAYLOAD_TOO_LARGE, "admin-too-large")
+    );
     let cut = rig.call("POST", &path, &json, "{\"by\":").await;
     assert_eq!(cut.problem(), "admin-bad-request");
 }
@@ -91,11 +107,19 @@ async fn without_the_token_nothing_is_told_or_changed() {
     let body = json!({ "token": token, "by": "eve" }).to_string();
     for wrong in ["Bearer nonsense", "Basic czNjcmV0", ""] {
         let authorization = ("authorization", wrong);
-        let refused = rig.call("POST", &free, &[authorization, ("content-type", "application/json")], &body).await;
-        assert_eq!((refused.status, refused.problem().as_str()), (StatusCode::UNAUTHORIZED, "admin-unauthorized"));
+        let refused =
+            rig.call("POST", &free, &[authorization, ("content-type", "application/json")], &body).await;
+        assert_eq!(
+            (refused.status, refused.problem().as_str()),
+            (StatusCode::UNAUTHORIZED, "admin-unauthorized")
+        );
         assert_eq!(refused.headers["www-authenticate"], "Bearer");
         for path in ["/metrics", "/v1/operations", "/v1/status", "/nowhere"] {
-            assert_eq!(rig.call("GET", path, &[authorization], "").await.status, StatusCode::UNAUTHORIZED, "{path}");
+            assert_eq!(
+                rig.call("GET", path, &[authorization], "").await.status,
+                StatusCode::UNAUTHORIZED,
+                "{path}"
+            );
         }
     }
     assert_eq!(rig.record(&charge).await.state, State::Unknown);

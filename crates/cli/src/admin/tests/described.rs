@@ -47,7 +47,11 @@ async fn every_described_path_answers() {
         }
         let wrong = if method == "post" { "GET" } else { "POST" };
         if !described().contains(&(wrong.to_lowercase(), path.clone())) {
-            assert_eq!(rig.call(wrong, &filled, &headers, "").await.problem(), "admin-method-not-allowed", "{path}");
+            assert_eq!(
+                rig.call(wrong, &filled, &headers, "").await.problem(),
+                "admin-method-not-allowed",
+                "{path}"
+            );
         }
     }
 }

@@ -26,7 +26,14 @@ async fn an_operation_is_found_by_its_key_and_whatever_else_is_known_of_it() {
     let mut tenants = Vec::new();
     for form in ["k-1", "%22k-1%22"] {
         let page = rig.get(&format!("/v1/operations?key={form}")).await.json();
-        tenants.push(page["operations"].as_array().unwrap().iter().map(|each| each["tenant"].clone()).collect::<Vec<_>>());
+        tenants.push(
+            page["operations"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|each| each["tenant"].clone())
+                .collect::<Vec<_>>(),
+        );
     }
     assert_eq!(tenants[0], ["alice", "bob"], "a key is one operation per tenant");
     assert_eq!(tenants[1], tenants[0], "quoted and bare are the same key");
@@ -148,7 +155,10 @@ async fn an_unknown_settled_as_done_is_replayed_with_what_was_found() {
 
         let other = json!({ "token": holder.token.0, "finding": "never", "by": "eve" });
         let refused = rig.post(&path, other).await;
-        assert_eq!((refused.status, refused.problem().as_str()), (StatusCode::CONFLICT, "operation-moved-on"));
+        assert_eq!(
+            (refused.status, refused.problem().as_str()),
+            (StatusCode::CONFLICT, "operation-moved-on")
+        );
         assert_eq!(refused.json()["state"], "completed");
     }
 }
@@ -175,7 +185,10 @@ async fn who_settled_and_why_stands_in_the_history_and_in_the_audit_log() {
     let event = &audited[0];
     assert_eq!(event["action"], "settle");
     assert_eq!(event["operation"], charge.id().to_string());
-    assert_eq!((&event["key"], &event["route"], &event["tenant"]), (&json!("k-1"), &json!("charge"), &json!("alice")));
+    assert_eq!(
+        (&event["key"], &event["route"], &event["tenant"]),
+        (&json!("k-1"), &json!("charge"), &json!("alice"))
+    );
     assert_eq!(event["token"], holder.token.0);
     assert_eq!(event["note"], "bank says no");
     assert_eq!(event["peer"], "192.0.2.7:4711");
@@ -269,11 +282,17 @@ async fn a_restored_store_is_seen_and_accepted_by_name() {
     assert_eq!((&status["engine"], &status["went_back_from"]["token"]), (&json!("memory"), &json!(1)));
     assert_eq!(status["counts"]["granted"], 7);
     let closed = rig.get(&format!("/v1/operations/{}", charge.id())).await;
-    assert_eq!((closed.status, closed.problem().as_str()), (StatusCode::SERVICE_UNAVAILABLE, "store-went-back"));
+    assert_eq!(
+        (closed.status, closed.problem().as_str()),
+        (StatusCode::SERVICE_UNAVAILABLE, "store-went-back")
+    );
     assert_eq!(rig.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
     let accepted = rig.post("/v1/store/acknowledge", json!({ "by": "ops", "note": "reconciled" })).await;
     assert_eq!(accepted.json()["epoch"], 2, "{}", accepted.text);
     assert!(rig.store.status().await.unwrap().went_back_from.is_none());
     let event = rig.audited().pop().unwrap();
-    assert_eq!((&event["action"], &event["by"], &event["note"]), (&json!("acknowledge"), &json!("ops"), &json!("reconciled")));
+    assert_eq!(
+        (&event["action"], &event["by"], &event["note"]),
+        (&json!("acknowledge"), &json!("ops"), &json!("reconciled"))
+    );
 }

@@ -26,7 +26,10 @@ async fn a_probe_without_the_token_hears_no_reasons() {
     let rig = Rig::with_token(Some("s3cret")).await;
     rig.not_ready.lock().unwrap().push("no upstream is healthy at 10.0.0.5".into());
     let probe = rig.call("GET", "/readyz", &[("authorization", "none"), ("host", "10.1.2.3")], "").await;
-    assert_eq!((probe.status, probe.json()), (StatusCode::SERVICE_UNAVAILABLE, json!({ "status": "not ready" })));
+    assert_eq!(
+        (probe.status, probe.json()),
+        (StatusCode::SERVICE_UNAVAILABLE, json!({ "status": "not ready" }))
+    );
     assert_eq!(rig.get("/readyz").await.json()["reasons"][0], "no upstream is healthy at 10.0.0.5");
 }
 
@@ -37,7 +40,11 @@ async fn metrics_are_served_as_prometheus_reads_them() {
     rig.metrics.decided("charge", "replayed", Duration::from_millis(1));
     let answer = rig.get("/metrics").await;
     assert!(answer.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
-    assert!(answer.text.contains(r#"semel_decisions_total{route="charge",decision="replayed"} 1"#), "{}", answer.text);
+    assert!(
+        answer.text.contains(r#"semel_decisions_total{route="charge",decision="replayed"} 1"#),
+        "{}",
+        answer.text
+    );
     assert!(answer.text.ends_with("# EOF\n"));
 }
 
@@ -65,8 +72,14 @@ async fn the_watch_feeds_the_gauges_and_tells_when_the_store_is_away() {
     let backup = rig.store.snapshot();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async { drop(stopped.await) };
-    let watch =
-        unknowns::watch(rig.shelf(), "shop".into(), rig.metrics.clone(), Arc::new(Tokio::new()), minute, shutdown);
+    let watch = unknowns::watch(
+        rig.shelf(),
+        "shop".into(),
+        rig.metrics.clone(),
+        Arc::new(Tokio::new()),
+        minute,
+        shutdown,
+    );
     let watch = tokio::spawn(watch);
     tokio::time::sleep(minute / 2).await;
     assert!(rig.metrics.text().contains("semel_unknown_operations 1\n"), "{}", rig.metrics.text());

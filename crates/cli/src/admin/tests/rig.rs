@@ -74,8 +74,11 @@ impl Rig {
         let store = Arc::new(MemoryStore::with_clock(clock.clone()));
         let (log, known) = (Page::default(), Arc::default());
         let written = log.clone();
-        let subscriber =
-            tracing_subscriber::fmt().json().flatten_event(true).with_writer(move || written.clone()).finish();
+        let subscriber = tracing_subscriber::fmt()
+            .json()
+            .flatten_event(true)
+            .with_writer(move || written.clone())
+            .finish();
         let metrics = Arc::new(Metrics::new(["charge"], Arc::new(|| vec![("granted", 7)])));
         let not_ready: Arc<Mutex<Vec<String>>> = Arc::default();
         let reasons = not_ready.clone();
@@ -116,15 +119,24 @@ impl Rig {
     }
 
     /// One request on a connection of its own.
-    pub(super) async fn call(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub(super) async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &str,
+    ) -> Answer {
         let stream = TcpStream::connect(self.address).await.unwrap();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let mut request = http::Request::builder().method(method).uri(path);
         if !headers.iter().any(|(name, _)| *name == "host") {
             request = request.header("host", self.address.to_string());
         }
-        if let Some(token) = self.token.as_ref().filter(|_| !headers.iter().any(|(name, _)| *name == "authorization")) {
+        if let Some(token) =
+            self.token.as_ref().filter(|_| !headers.iter().any(|(name, _)| *name == "authorization"))
+        {
             request = request.header("authorization", format!("Bearer {token}"));
         }
         for (name, value) in headers {

@@ -106,7 +106,11 @@ async fn anything_else_leaves_it_unknown() {
         (200, r#"{"answer":"never","refused_through":-1}"#, "not an answer"),
         (200, r#"{"answer":"probably"}"#, "probably"),
         (200, r#"{"answer":"done"}"#, "response"),
-        (200, r#"{"answer":"done","response":{"status":200,"body":"a"},"refused_through":1}"#, "refused_through"),
+        (
+            200,
+            r#"{"answer":"done","response":{"status":200,"body":"a"},"refused_through":1}"#,
+            "refused_through",
+        ),
         (200, r#"{"answer":"done","response":{"status":1000}}"#, "1000"),
         (200, r#"{"answer":"done","response":{"status":200,"headers":{"a b":"c"}}}"#, "a b"),
         (200, r#"{"answer":"never","refused_through":41} trailing"#, "not an answer"),
@@ -155,7 +159,10 @@ async fn an_exchange_over_the_network_posts_json_and_reads_the_answer() {
     assert_eq!(fetched, Fetched { status: StatusCode::OK, body: "ok".into() });
     let request = served.await.unwrap();
     assert!(request.starts_with("POST /reconcile?a=b HTTP/1.1\r\n"), "{request}");
-    assert!(request.contains(&format!("host: {host}\r\n")) && request.contains("content-type: application/json\r\n"));
+    assert!(
+        request.contains(&format!("host: {host}\r\n"))
+            && request.contains("content-type: application/json\r\n")
+    );
 }
 
 #[tokio::test]
@@ -175,16 +182,46 @@ async fn broken_cut_and_oversized_answers_are_failures() {
 }
 
 #[tokio::test]
-async fn an_untrusted_certificate_an_absent_service_and_a_bad_address_are_failures() {
+async fn a_certificate_counts_only_if_somebody_we_trust_signed_it() {
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+    let certificate = made.cert.der().clone();
+    let key = rustls::pki_types::PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let server =
+        rustls::ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions();
+    let server =
+        server.unwrap().with_no_client_auth().with_single_cert(vec![certificate.clone()], key).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(server));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url: Uri = format!("https://{}/", listener.local_addr().unwrap()).parse().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            // A client that does not trust us hangs up here.
+            let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+            let mut read = Vec::new();
+            while !read.ends_with(b"{}") && stream.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {}
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok";
+            stream.write_all(answer).await.unwrap();
+            let _ = stream.shutdown().await;
+        }
+    });
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let trusting =
+        rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let trusting = Arc::new(trusting.unwrap().with_root_certificates(roots).with_no_client_auth());
+    let fetched =
+        Http::new(fetch::tcp(), trusting, Arc::new(Tokio::new())).post(url.clone(), "{}".into()).await;
+    assert_eq!(fetched.unwrap().body, "ok");
+    let failed = http().post(url, "{}".into()).await;
+    assert!(matches!(failed, Err(Failed::Unreachable(_))), "{failed:?}");
+}
+
+#[tokio::test]
+async fn an_absent_service_and_a_bad_address_are_failures() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let plain = tokio::spawn(async move {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await;
-    });
-    let failed = http().post(format!("https://{address}/").parse().unwrap(), "{}".into()).await;
-    assert!(matches!(failed, Err(Failed::Unreachable(_))), "no TLS behind https: {failed:?}");
-    plain.await.unwrap();
+    drop(listener);
     let failed = http().post(format!("http://{address}/").parse().unwrap(), "{}".into()).await;
     assert!(matches!(failed, Err(Failed::Unreachable(_))), "{failed:?}");
     for address in ["/reconcile", "ftp://127.0.0.1/"] {
