@@ -172,12 +172,15 @@ impl Rig {
             terms: policy(operation.scope().route()).terms(),
             subject: Some("customer-7".into()),
         };
-        let mut known = self.known.lock().unwrap();
-        if !known.contains(&operation.id()) {
-            known.push(operation.id());
-        }
-        drop(known);
+        self.remember(operation.id());
         self.store.claim(&request).await.unwrap()
+    }
+
+    fn remember(&self, id: OperationId) {
+        let mut known = self.known.lock().unwrap();
+        if !known.contains(&id) {
+            known.push(id);
+        }
     }
 
     /// An attempt whose answer got lost.
