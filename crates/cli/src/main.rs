@@ -2,19 +2,13 @@
 
 use clap::{Parser, Subcommand};
 
-#[allow(dead_code, unused_imports)]
+mod admin;
 mod config;
 mod demo;
-mod keys;
-// What the gateway will call; `semel check-config` uses the rest already.
-#[allow(dead_code, unused_imports)]
-mod config {
-    //! The settings of a gateway.
-    #[allow(dead_code, reason = "read by parts of the gateway that are not wired up yet")]
-    pub(crate) mod resolved;
-}
-#[allow(dead_code, unused_imports, reason = "not wired up yet")]
 mod gateway;
+mod json;
+mod keys;
+mod log;
 mod store;
 
 /// A retry must not happen twice.
@@ -27,11 +21,10 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// Crash a service on purpose, with and without Semel, and count what happened.
+    /// Stand in front of a service, and let a request with an Idempotency-Key happen once.
+    Gateway(Box<config::flags::Arguments>),
+    /// Pay over a bad network, with and without Semel, and count what happened.
     Demo(demo::Arguments),
-    /// The service the demo crashes.
-    #[command(hide = true)]
-    DemoService(demo::service::Arguments),
     /// Find operations, see what happened to them, settle, free and purge them.
     Keys(Box<keys::Arguments>),
     /// Show the settings a gateway would have, and where each comes from; or all that is wrong with them.
@@ -43,8 +36,8 @@ enum Mode {
 #[tokio::main]
 async fn main() -> std::process::ExitCode {
     let done = match Arguments::parse().mode {
+        Mode::Gateway(arguments) => gateway::run(*arguments).await,
         Mode::Demo(arguments) => demo::run(arguments).await,
-        Mode::DemoService(arguments) => demo::service::run(arguments).await,
         Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
         Mode::Store(arguments) => store::run(arguments).await,

@@ -18,3 +18,9 @@ mod tests;
 pub(crate) mod upstream;
 /// An error of any kind, as bodies and services have them.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+//! What stands around the HTTP layer when Semel runs as a gateway.
+pub(crate) mod ask;
+pub(crate) mod fetch;
+pub(crate) mod observe;
+pub(crate) mod trace;
+pub(crate) mod unknowns;

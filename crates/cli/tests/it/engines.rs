@@ -62,10 +62,16 @@ impl Engine {
         }
     }
 
-    fn psql(&self, server: &str, sql: &str) {
+    /// Runs SQL on a database of this engine's server and gives back the rows; `None` without a server.
+    pub(crate) fn query(&self, url: &str, sql: &str) -> Option<String> {
+        self.server.as_ref().map(|_| self.psql(url, sql))
+    }
+
+    fn psql(&self, server: &str, sql: &str) -> String {
         let psql = std::env::var("SEMEL_TEST_PG_BIN").map_or("psql".into(), |bin| format!("{bin}/psql"));
-        let done = Command::new(psql).args([server, "-qX", "-v", "ON_ERROR_STOP=1", "-c", sql]).output();
+        let done = Command::new(psql).args([server, "-qXAt", "-v", "ON_ERROR_STOP=1", "-c", sql]).output();
         let done = done.expect("psql starts");
         assert!(done.status.success(), "{sql}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).into_owned()
     }
 }

@@ -5,4 +5,6 @@ mod binary;
 mod config;
 mod crash;
 mod engines;
+mod gateway;
 mod keys;
+mod reconcile;

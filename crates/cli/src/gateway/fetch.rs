@@ -1,0 +1,146 @@
+//! One small HTTP exchange: a POST of JSON, an answer of bounded size within a bounded time.
+//!
+//! For questions to services whose address the operator configured. It keeps no connections, follows
+//! no redirects, and never sends twice. How a connection is made comes from outside, so that the same
+//! code runs on a simulated network.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST};
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use semel::Runtime;
+use semel::runtime::Boxed;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// How long a connection may take to be made, TLS included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the whole exchange may take.
+const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Largest answer read.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Asks over HTTP.
+pub(crate) trait Fetch: Send + Sync + 'static {
+    /// Posts JSON and gives back what came.
+    fn post(&self, url: Uri, body: Bytes) -> Boxed<Result<Fetched, Failed>>;
+}
+
+/// What came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fetched {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+}
+
+/// Why nothing usable came.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failed {
+    #[error("{0} is no address: it needs http or https, and a host")]
+    Address(Uri),
+    #[error("no connection: {0}")]
+    Unreachable(io::Error),
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    #[error("the exchange broke: {0}")]
+    Broken(hyper::Error),
+    #[error("the answer broke off, or has more than {ANSWER_BYTES_MAX} bytes: {0}")]
+    Body(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A connection.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Connects to a host and port.
+pub(crate) type Dial = Arc<dyn Fn(String, u16) -> Boxed<io::Result<Box<dyn Stream>>> + Send + Sync>;
+
+/// Connects over the real network.
+pub(crate) fn tcp() -> Dial {
+    Arc::new(|host, port| {
+        Box::pin(async move {
+            let stream = tokio::net::TcpStream::connect((host.as_str(), port)).await?;
+            stream.set_nodelay(true)?;
+            Ok(Box::new(stream) as Box<dyn Stream>)
+        })
+    })
+}
+
+/// HTTP/1.1, plain or over TLS.
+#[derive(Clone)]
+pub(crate) struct Http {
+    dial: Dial,
+    tls: Arc<rustls::ClientConfig>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Http {
+    pub(crate) fn new(dial: Dial, tls: Arc<rustls::ClientConfig>, runtime: Arc<dyn Runtime>) -> Self {
+        Self { dial, tls, runtime }
+    }
+
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
+        match select(std::pin::pin!(work), self.runtime.sleep(limit)).await {
+            Either::Left((done, _)) => done,
+            Either::Right(_) => Err(Failed::TimedOut(limit)),
+        }
+    }
+
+    async fn connect(&self, url: &Uri) -> Result<Box<dyn Stream>, Failed> {
+        let address = || Failed::Address(url.clone());
+        let host = url.host().filter(|host| !host.is_empty()).ok_or_else(address)?;
+        let bare = host.trim_start_matches('[').trim_end_matches(']');
+        let (port, is_tls) = match url.scheme_str() {
+            Some("http") => (80, false),
+            Some("https") => (443, true),
+            _ => return Err(address()),
+        };
+        let plain = (self.dial)(bare.to_owned(), url.port_u16().unwrap_or(port));
+        let plain = plain.await.map_err(Failed::Unreachable)?;
+        if !is_tls {
+            return Ok(plain);
+        }
+        let name = ServerName::try_from(bare.to_owned()).map_err(|_| address())?;
+        let secured = tokio_rustls::TlsConnector::from(self.tls.clone()).connect(name, plain);
+        Ok(Box::new(secured.await.map_err(Failed::Unreachable)?))
+    }
+
+    async fn exchange(&self, url: Uri, body: Bytes) -> Result<Fetched, Failed> {
+        let stream = self.within(CONNECT_TIMEOUT, self.connect(&url)).await?;
+        let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
+        let (mut sender, connection) = handshake.await.map_err(Failed::Broken)?;
+        // It ends when the sender is dropped, at the latest with this exchange's time.
+        self.runtime.spawn(Box::pin(async { drop(connection.await) }));
+        let target = url.path_and_query().map_or("/", |target| target.as_str());
+        let host = url.authority().map_or("", |authority| {
+            authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_, host)| host)
+        });
+        let request = Request::post(target)
+            .header(HOST, host)
+            .header(CONTENT_TYPE, "application/json")
+            .header(ACCEPT, "application/json")
+            .body(Full::new(body))
+            .map_err(|_| Failed::Address(url.clone()))?;
+        let (head, body) = sender.send_request(request).await.map_err(Failed::Broken)?.into_parts();
+        let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Failed::Body)?;
+        Ok(Fetched { status: head.status, body: body.to_bytes() })
+    }
+}
+
+impl Fetch for Http {
+    fn post(&self, url: Uri, body: Bytes) -> Boxed<Result<Fetched, Failed>> {
+        let this = self.clone();
+        Box::pin(async move { this.within(EXCHANGE_TIMEOUT, this.exchange(url, body)).await })
+    }
+}
