@@ -146,8 +146,7 @@ where
         }
     }
 
-    /// The one place where an outcome is handed to be stored. The store's terms are fixed at the claim, so
-    /// [`Verdict::keep_longer`] can only be acted on here.
+    /// The one place where an outcome is handed to be stored.
     fn done(
         &self,
         head: &Parts,
@@ -157,9 +156,10 @@ where
         route: &Route,
     ) -> Ending {
         self.decided.store(true, Ordering::Release);
-        if let Some(time) = verdict.keep_longer {
-            tracing::debug!(?time, "the service asks for the outcome to be remembered longer");
+        let outcome = stored::outcome(head.status, &head.headers, trailers, body, route);
+        match verdict.keep_longer {
+            Some(time) => Ending::DoneKept(outcome, time),
+            None => Ending::Done(outcome),
         }
-        Ending::Done(stored::outcome(head.status, &head.headers, trailers, body, route))
     }
 }

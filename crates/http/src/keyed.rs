@@ -104,8 +104,8 @@ where
     }
     let keys = shared.keys.get(&shared.once).await;
     let asked = match &keys {
-        Ok(loaded) => route.tenant().tenant(head, &loaded.hasher),
-        Err(_) => route.tenant().tenant(head, &tenant::Hasher::blind()),
+        Ok(loaded) => tenant_of(route, head, &loaded.hasher).await,
+        Err(_) => tenant_of(route, head, &tenant::Hasher::blind()).await,
     };
     if asked == tenant::Answer::Undeclared {
         return Err(undeclared().into());
@@ -119,6 +119,18 @@ where
         return Err(Problem::new(Kind::KeyExpired).into());
     }
     Ok(Admitted { tenant, body, trailers, keys })
+}
+
+/// Asks the route's source, and once more if it could learn something meanwhile.
+pub(crate) async fn tenant_of(route: &Route, head: &Parts, hasher: &tenant::Hasher) -> tenant::Answer {
+    let answer = route.tenant().tenant(head, hasher);
+    match route.tenant().learn(head, &answer) {
+        Some(learning) => {
+            learning.await;
+            route.tenant().tenant(head, hasher)
+        }
+        None => answer,
+    }
 }
 
 /// The tenant, once it is known that it was declared.

@@ -83,7 +83,7 @@ pub use future::Reply;
 pub use hints::{Fate, Hints};
 pub use layer::{Semel, SemelLayer};
 pub use observer::{Decision, Observer};
-pub use op::Op;
+pub use op::{Op, derived_key};
 pub use problem::Problem;
 pub use route::{Protection, Route};
 pub use routes::{Routes, Switch};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue};
-use semel_core::{Attempt, Key, Nonce, Token};
+use semel_core::{Attempt, Key, Nonce, OperationId, Token};
 
 use crate::header;
 use crate::hints::Hints;
@@ -123,8 +123,13 @@ impl Op {
             headers.insert(header::NONCE, text(nonce.to_string()));
         }
         headers.insert(header::ATTEMPT, HeaderValue::from(self.number()));
-        headers.insert(header::DERIVED_KEY, text(self.derive(UPSTREAM, 1)));
+        headers.insert(header::DERIVED_KEY, text(derived_key(self.attempt.operation().id())));
     }
+}
+
+/// What the service gets in `Semel-Derived-Key`: the same on every attempt of an operation.
+pub fn derived_key(operation: OperationId) -> String {
+    semel_core::attempt::derive(operation, UPSTREAM, 1)
 }
 
 impl std::fmt::Debug for Op {

@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{HeaderValue, Response};
 use semel_core::error::Error;
 use semel_core::policy::DEFAULTS;
+use semel_core::store::Filter;
 use semel_core::{Key, Operation, Record, State, Timestamp, Token, mutant};
 use serde_json::{Value, json};
 
@@ -35,7 +36,7 @@ impl SemelLayer {
     async fn look_up(&self, route: &Route, request: &Parts) -> Result<Value, Refused> {
         let key = key_of(request)?;
         let keys = self.shared.keys.get(&self.shared.once).await.map_err(away)?;
-        let tenant = keyed::known(route.tenant().tenant(request, &keys.hasher))?
+        let tenant = keyed::known(keyed::tenant_of(route, request, &keys.hasher).await)?
             .filter(|_| !mutant::on("status-for-everybody"));
         if let Some(check) = route.auth_check() {
             check.check(request).await.map_err(|response| Refused::ByCheck(Box::new(response)))?;
@@ -46,7 +47,7 @@ impl SemelLayer {
         let store = self.shared.once.store();
         let record = in_time(&self.shared.once, store.get(operation.id())).await.map_err(away)?;
         // The store's own time says whether the record still counts.
-        let page = in_time(&self.shared.once, store.unsettled(Token::default(), 1)).await.map_err(away)?;
+        let page = in_time(&self.shared.once, store.list(&Filter::unsettled(), Token(u64::MAX), 1)).await.map_err(away)?;
         Ok(match record.filter(|record| !record.is_expired(page.now)) {
             Some(record) => describe(&record, route, page.now),
             None => json!({

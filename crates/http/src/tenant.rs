@@ -13,6 +13,7 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderName, PROXY_AUTHORIZATION};
 use http::request::Parts;
 use semel_core::fingerprint::HashKey;
 use semel_core::mutant;
+use semel_core::runtime::Boxed;
 use sha2::Sha256;
 
 /// What a source says about a request.
@@ -37,6 +38,12 @@ pub enum Answer {
 pub trait Source: Send + Sync + 'static {
     /// Who sent this.
     fn tenant(&self, request: &Parts, hasher: &Hasher) -> Answer;
+
+    /// What to wait for before asking once more, if `answer` is for want of something that can be had: a
+    /// key set with the key of this token, say. Bounded in time by whoever gives it.
+    fn learn(&self, _request: &Parts, _answer: &Answer) -> Option<Boxed<()>> {
+        None
+    }
 }
 
 impl<F> Source for F

@@ -96,11 +96,15 @@ pub struct Report {
     pub unknown: u64,
 }
 
+/// Names whom to ask about an operation.
+type Finder = dyn Fn(&Operation) -> Option<(Policy, Arc<dyn Ask>)> + Send + Sync;
+
 /// A task that leaves no lapsed claim unnoticed.
 pub struct Recoverer {
     store: Arc<dyn EffectStore>,
     runtime: Arc<dyn Runtime>,
     routes: HashMap<Box<str>, (Policy, Arc<dyn Ask>)>,
+    others: Option<Box<Finder>>,
     pause: Duration,
     memory: Memory,
 }
@@ -125,7 +129,7 @@ struct Pace {
 impl Recoverer {
     /// Looks every ten seconds. Let the pause not exceed the shortest lease in use.
     pub fn new(store: Arc<dyn EffectStore>, runtime: Arc<dyn Runtime>) -> Self {
-        Self { store, runtime, routes: HashMap::new(), pause: PAUSE, memory: Memory::default() }
+        Self { store, runtime, routes: HashMap::new(), others: None, pause: PAUSE, memory: Memory::default() }
     }
 
     /// Pauses this long between passes.
@@ -138,6 +142,20 @@ impl Recoverer {
     pub fn ask(mut self, route: &str, policy: Policy, whom: Arc<dyn Ask>) -> Self {
         self.routes.insert(route.into(), (policy, whom));
         self
+    }
+
+    /// Finds out for each operation of any other route whom to ask, and how to keep what they answer.
+    pub fn ask_by(
+        mut self,
+        finder: impl Fn(&Operation) -> Option<(Policy, Arc<dyn Ask>)> + Send + Sync + 'static,
+    ) -> Self {
+        self.others = Some(Box::new(finder));
+        self
+    }
+
+    fn whom(&self, operation: &Operation) -> Option<(Policy, Arc<dyn Ask>)> {
+        let named = self.routes.get(operation.scope().route()).cloned();
+        named.or_else(|| self.others.as_ref()?(operation))
     }
 
     /// Works until `shutdown` ends.
@@ -262,7 +280,7 @@ impl Recoverer {
     }
 
     async fn ask_one(&self, record: &Record) -> Result<bool, Error> {
-        let Some((policy, whom)) = self.routes.get(record.operation.scope().route()) else {
+        let Some((policy, whom)) = self.whom(&record.operation) else {
             tracing::warn!(operation = %record.operation, "recovery is `ask`, but nobody is configured for this route");
             return Ok(false);
         };

@@ -6,7 +6,6 @@
 //! and nothing here is meant for clients: they have `/.well-known/idempotency` on the other listener.
 
 mod audit;
-mod catalogue;
 mod changes;
 mod guard;
 mod operations;
@@ -33,7 +32,6 @@ use semel::{EffectStore, Policy, Runtime};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub(crate) use catalogue::{Catalogue, Filter};
 pub(crate) use guard::Guard;
 use problem::{Problem, Slug};
 
@@ -50,7 +48,6 @@ const OPENAPI: &str = include_str!("openapi.json");
 /// What the admin listener needs to know.
 pub(crate) struct Admin {
     pub(crate) store: Arc<dyn EffectStore>,
-    pub(crate) catalogue: Arc<dyn Catalogue>,
     pub(crate) runtime: Arc<dyn Runtime>,
     /// Operations of this namespace are listed unless a call names another.
     pub(crate) namespace: String,

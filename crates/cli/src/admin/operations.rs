@@ -9,7 +9,9 @@ use serde_json::json;
 
 use super::problem::{Problem, Slug};
 use super::shown::{self, STATES};
-use super::{Admin, Answer, Filter, Shared};
+use semel::store::Filter;
+
+use super::{Admin, Answer, Shared};
 use crate::json::Bodies;
 
 /// Operations in a page unless a call says otherwise.
@@ -44,8 +46,7 @@ impl Wanted {
             let all = || STATES.map(|(each, _)| each).join(", ");
             found.ok_or_else(|| Problem::bad(format!("state: {name:?} is none of {}", all())))
         };
-        let states =
-            self.state.iter().flat_map(|list| list.split(',')).map(named).collect::<Result<_, _>>()?;
+        let states = self.state.as_ref().map(|list| list.split(',').map(named).collect()).transpose()?;
         Ok(Filter {
             key,
             route: self.route.clone(),
@@ -73,9 +74,9 @@ pub(super) async fn find(
     let after = Token(wanted.after);
     match filter.operation() {
         // A whole identity needs no search; the rest of what is wanted still counts.
-        Some(id) => {
-            let record = admin.store.get(id).await?;
-            let found = record.filter(|record| filter.takes(record) && record.token > after);
+        Some(operation) => {
+            let record = admin.store.get(operation.id()).await?;
+            let found = record.filter(|record| filter.matches(record) && record.token > after);
             Ok(page(found.iter(), None))
         }
         None => looked_through(&admin, &filter, after, limit as usize).await,
@@ -87,7 +88,7 @@ async fn looked_through(admin: &Admin, filter: &Filter, after: Token, limit: usi
     let (mut next, mut look) = (Some(after), limit as u32);
     for _ in 0..LOOKS_MAX {
         let Some(after) = next.filter(|_| found.len() < limit) else { break };
-        let seen = admin.catalogue.list(filter, after, look).await?;
+        let seen = admin.store.list(filter, after, look).await?;
         found.extend(seen.records);
         next = seen.next;
         look = look.saturating_mul(4).min(LOOK_MAX);

@@ -12,13 +12,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use http::header::{ACCEPT, CONTENT_TYPE, HOST};
-use http::{Request, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use semel::Runtime;
 use semel::runtime::Boxed;
 use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::net::Network;
 
 /// How long a connection may take to be made, TLS included.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -37,6 +39,7 @@ pub(crate) trait Fetch: Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fetched {
     pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
 }
 
@@ -62,14 +65,11 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 /// Connects to a host and port.
 pub(crate) type Dial = Arc<dyn Fn(String, u16) -> Boxed<io::Result<Box<dyn Stream>>> + Send + Sync>;
 
-/// Connects over the real network.
-pub(crate) fn tcp() -> Dial {
-    Arc::new(|host, port| {
-        Box::pin(async move {
-            let stream = tokio::net::TcpStream::connect((host.as_str(), port)).await?;
-            stream.set_nodelay(true)?;
-            Ok(Box::new(stream) as Box<dyn Stream>)
-        })
+/// Connects over a network.
+pub(crate) fn over(network: Arc<dyn Network>) -> Dial {
+    Arc::new(move |host, port| {
+        let connecting = network.connect(&host, port);
+        Box::pin(async move { Ok(Box::new(connecting.await?) as Box<dyn Stream>) })
     })
 }
 
@@ -116,7 +116,22 @@ impl Http {
         Ok(Box::new(secured.await.map_err(Failed::Unreachable)?))
     }
 
-    async fn exchange(&self, url: Uri, body: Bytes) -> Result<Fetched, Failed> {
+    /// Asks with these headers and gives back what came, within a bounded time.
+    pub(crate) fn get(&self, url: Uri, headers: HeaderMap) -> Boxed<Result<Fetched, Failed>> {
+        let http = self.clone();
+        Box::pin(async move {
+            let work = http.exchange(Method::GET, url, headers, Bytes::new());
+            http.within(EXCHANGE_TIMEOUT, work).await
+        })
+    }
+
+    async fn exchange(
+        &self,
+        method: Method,
+        url: Uri,
+        headers: HeaderMap,
+        body: Bytes,
+    ) -> Result<Fetched, Failed> {
         let stream = self.within(CONNECT_TIMEOUT, self.connect(&url)).await?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
         let (mut sender, connection) = handshake.await.map_err(Failed::Broken)?;
@@ -126,21 +141,42 @@ impl Http {
         let host = url.authority().map_or("", |authority| {
             authority.as_str().rsplit_once('@').map_or(authority.as_str(), |(_, host)| host)
         });
-        let request = Request::post(target)
-            .header(HOST, host)
-            .header(CONTENT_TYPE, "application/json")
-            .header(ACCEPT, "application/json")
+        let mut request = Request::builder()
+            .method(method)
+            .uri(target)
             .body(Full::new(body))
             .map_err(|_| Failed::Address(url.clone()))?;
+        *request.headers_mut() = headers;
+        let host = HeaderValue::from_str(host).map_err(|_| Failed::Address(url.clone()))?;
+        request.headers_mut().insert(HOST, host);
         let (head, body) = sender.send_request(request).await.map_err(Failed::Broken)?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Failed::Body)?;
-        Ok(Fetched { status: head.status, body: body.to_bytes() })
+        Ok(Fetched { status: head.status, headers: head.headers, body: body.to_bytes() })
     }
 }
 
 impl Fetch for Http {
     fn post(&self, url: Uri, body: Bytes) -> Boxed<Result<Fetched, Failed>> {
         let this = self.clone();
-        Box::pin(async move { this.within(EXCHANGE_TIMEOUT, this.exchange(url, body)).await })
+        let json = HeaderValue::from_static("application/json");
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, json.clone()), (ACCEPT, json)]);
+        Box::pin(async move {
+            let work = this.exchange(Method::POST, url, headers, body);
+            this.within(EXCHANGE_TIMEOUT, work).await
+        })
+    }
+}
+
+/// Key sets of token issuers.
+impl super::tenant::Fetch for Http {
+    fn fetch(&self, uri: &Uri) -> Boxed<Result<Vec<u8>, String>> {
+        let asking = self.get(uri.clone(), HeaderMap::new());
+        Box::pin(async move {
+            match asking.await {
+                Ok(Fetched { status: StatusCode::OK, body, .. }) => Ok(body.into()),
+                Ok(fetched) => Err(format!("status {} instead of 200", fetched.status.as_u16())),
+                Err(failed) => Err(failed.to_string()),
+            }
+        })
     }
 }

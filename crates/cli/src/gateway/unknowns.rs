@@ -11,7 +11,6 @@ use futures_util::future::{Either, select};
 use semel::{Error, Runtime, State, Timestamp, Token};
 
 use super::observe::Metrics;
-use crate::admin::{Catalogue, Filter};
 
 /// Records looked at in one step.
 const LOOK: u32 = 5000;
@@ -27,13 +26,13 @@ pub(crate) struct Seen {
 }
 
 /// Looks once through the unknowns of a namespace.
-pub(crate) async fn look(catalogue: &dyn Catalogue, namespace: &str) -> Result<Seen, Error> {
+pub(crate) async fn look(store: &dyn EffectStore, namespace: &str) -> Result<Seen, Error> {
     let filter =
-        Filter { namespace: Some(namespace.to_owned()), states: vec![State::Unknown], ..Filter::default() };
+        Filter { namespace: Some(namespace.to_owned()), states: Some(vec![State::Unknown]), ..Filter::default() };
     let (mut count, mut since) = (0, None::<Timestamp>);
     let mut after = Token(0);
     loop {
-        let page = catalogue.list(&filter, after, LOOK).await?;
+        let page = store.list(&filter, after, LOOK).await?;
         count += page.records.len() as u64;
         since = page.records.iter().filter_map(|record| record.settled_at).chain(since).min();
         match page.next {
@@ -48,7 +47,7 @@ pub(crate) async fn look(catalogue: &dyn Catalogue, namespace: &str) -> Result<S
 /// # Cancellation
 /// Safe; it only reads.
 pub(crate) async fn watch(
-    catalogue: Arc<dyn Catalogue>,
+    store: Arc<dyn EffectStore>,
     namespace: String,
     metrics: Arc<Metrics>,
     runtime: Arc<dyn Runtime>,
@@ -58,7 +57,7 @@ pub(crate) async fn watch(
     let mut shutdown = pin!(shutdown);
     loop {
         let round = pin!(async {
-            match look(&*catalogue, &namespace).await {
+            match look(&*store, &namespace).await {
                 Ok(Seen { count, oldest }) => metrics.unknowns_seen(count, oldest),
                 Err(error) => {
                     metrics.store_away();

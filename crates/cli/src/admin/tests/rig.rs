@@ -22,7 +22,7 @@ use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tracing::subscriber::DefaultGuard;
 
-use crate::admin::{Admin, Catalogue, Filter, Guard, Peer, router};
+use crate::admin::{Admin, Guard, Peer, router};
 use crate::config::resolved::Secret;
 use crate::gateway::observe::Metrics;
 use crate::log::Page;
@@ -85,7 +85,6 @@ impl Rig {
         let secret = token.map(|token| Secret(token.to_owned()));
         let admin = Arc::new(Admin {
             store: store.clone(),
-            catalogue: Arc::new(Shelf { store: store.clone(), known: Arc::clone(&known) }),
             runtime: Arc::new(Tokio::new()),
             namespace: "shop".into(),
             guard: Guard::new(secret.as_ref(), &[]),
@@ -103,11 +102,6 @@ impl Rig {
         let token = token.map(str::to_owned);
         let _listening = tracing::subscriber::set_default(subscriber);
         Self { store, clock, metrics, not_ready, known, address, token, log, _listening }
-    }
-
-    /// A list of what was claimed through this rig.
-    pub(super) fn shelf(&self) -> Arc<dyn Catalogue> {
-        Arc::new(Shelf { store: self.store.clone(), known: self.known.clone() })
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {
@@ -218,27 +212,3 @@ pub(super) fn policy(route: &str) -> Policy {
     builder.build().unwrap()
 }
 
-/// Lists what the rig has claimed. The memory store pages through what is open only.
-struct Shelf {
-    store: Arc<MemoryStore>,
-    known: Arc<Mutex<Vec<OperationId>>>,
-}
-
-impl Catalogue for Shelf {
-    fn list<'a>(&'a self, filter: &'a Filter, after: Token, look: u32) -> Pending<'a, Listed> {
-        Box::pin(async move {
-            let now = self.store.unsettled(Token(u64::MAX), 1).await?.now;
-            let known = self.known.lock().unwrap().clone();
-            let mut records = Vec::new();
-            for id in known {
-                records.extend(self.store.get(id).await?.filter(|record| record.token > after));
-            }
-            records.sort_by_key(|record| record.token);
-            let more = records.len() > look as usize;
-            records.truncate(look as usize);
-            let next = records.last().map(|last| last.token).filter(|_| more);
-            records.retain(|record| filter.takes(record));
-            Ok(Listed { now, records, next })
-        })
-    }
-}

@@ -22,7 +22,8 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 use super::Reconcile;
-use crate::gateway::fetch::{Http, tcp};
+use crate::gateway::fetch::{Http, over};
+use crate::gateway::net::RealNetwork;
 
 fn derived(operation: OperationId) -> String {
     semel::attempt::derive(operation, "upstream", 1)
@@ -127,7 +128,7 @@ impl Service {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = tls.unwrap().with_root_certificates(rustls::RootCertStore::empty()).with_no_client_auth();
-        let http = Http::new(tcp(), Arc::new(tls), Arc::new(Tokio::new()));
+        let http = Http::new(over(Arc::new(RealNetwork)), Arc::new(tls), Arc::new(Tokio::new()));
         let url = format!("http://{}/reconcile", self.address).parse().unwrap();
         Arc::new(Reconcile::new(url, derived, Arc::new(http)))
     }

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 
 use super::Reconcile;
 use crate::gateway::fetch::{self, Failed, Fetch, Fetched, Http};
+use crate::gateway::net::RealNetwork;
 
 /// Says the same to everybody, and remembers what it was asked.
 struct Parrot {
@@ -23,7 +24,7 @@ struct Parrot {
 impl Fetch for Parrot {
     fn post(&self, _: Uri, body: Bytes) -> Boxed<Result<Fetched, Failed>> {
         self.heard.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-        let fetched = Fetched { status: self.status, body: self.says.clone() };
+        let fetched = Fetched { status: self.status, headers: http::HeaderMap::new(), body: self.says.clone() };
         Box::pin(async { Ok(fetched) })
     }
 }
@@ -122,7 +123,7 @@ async fn anything_else_leaves_it_unknown() {
 }
 
 fn http() -> Http {
-    Http::new(fetch::tcp(), no_trust(), Arc::new(Tokio::new()))
+    Http::new(fetch::over(Arc::new(RealNetwork)), no_trust(), Arc::new(Tokio::new()))
 }
 
 /// TLS that believes nobody.
@@ -156,7 +157,7 @@ async fn an_exchange_over_the_network_posts_json_and_reads_the_answer() {
     let (url, served) = serve_once(answer.to_vec()).await;
     let host = url.authority().unwrap().to_string();
     let fetched = http().post(url, "{}".into()).await.unwrap();
-    assert_eq!(fetched, Fetched { status: StatusCode::OK, body: "ok".into() });
+    assert_eq!((fetched.status, fetched.body), (StatusCode::OK, "ok".into()));
     let request = served.await.unwrap();
     assert!(request.starts_with("POST /reconcile?a=b HTTP/1.1\r\n"), "{request}");
     assert!(
@@ -211,7 +212,7 @@ async fn a_certificate_counts_only_if_somebody_we_trust_signed_it() {
         rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let trusting = Arc::new(trusting.unwrap().with_root_certificates(roots).with_no_client_auth());
     let fetched =
-        Http::new(fetch::tcp(), trusting, Arc::new(Tokio::new())).post(url.clone(), "{}".into()).await;
+        Http::new(fetch::over(Arc::new(RealNetwork)), trusting, Arc::new(Tokio::new())).post(url.clone(), "{}".into()).await;
     assert_eq!(fetched.unwrap().body, "ok");
     let failed = http().post(url, "{}".into()).await;
     assert!(matches!(failed, Err(Failed::Unreachable(_))), "{failed:?}");

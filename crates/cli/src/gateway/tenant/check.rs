@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use semel::operation::PART_BYTES_MAX;
-use semel::runtime::Runtime;
+use semel::runtime::{Boxed, Runtime};
 
 use super::jwks::Sources;
 use super::jwt::{Reason, Verifier};
@@ -136,29 +136,20 @@ impl Check {
         }
     }
 
-    /// As [`decide`](Self::decide), but a token whose key is not known yet waits once, and not for long,
-    /// for the key set to be fetched.
+    /// What to wait for before a request that was refused like this is decided once more: a key set that
+    /// may have the key of its token by then. Bounded in time.
     ///
     /// # Cancellation
     /// Safe: the fetch goes on in its own task.
-    pub(crate) async fn decide_with_refresh<'a>(
-        &self,
-        headers: &'a HeaderMap,
-        peer: Option<IpAddr>,
-        certificate: Option<&'a str>,
-        now: u64,
-        runtime: &dyn Runtime,
-    ) -> Result<Decision<'a>, Refused> {
-        let first = self.decide(headers, peer, certificate, now);
-        match (&first, &self.0) {
-            (Err(Refused::Unverified(Reason::UnknownKey | Reason::NoKeys)), Rule::Token(verifier)) => {
-                if !verifier.refreshed(runtime.sleep(REFRESH_WAIT)).await {
-                    return first;
-                }
-                self.decide(headers, peer, certificate, now)
-            }
-            _ => first,
-        }
+    pub(crate) fn refresh(&self, refused: &Refused, runtime: &dyn Runtime) -> Option<Boxed<()>> {
+        let (Refused::Unverified(Reason::UnknownKey | Reason::NoKeys), Rule::Token(verifier)) = (refused, &self.0)
+        else {
+            return None;
+        };
+        let (verifier, timeout) = (verifier.clone(), runtime.sleep(REFRESH_WAIT));
+        Some(Box::pin(async move {
+            verifier.refreshed(timeout).await;
+        }))
     }
 }
 

@@ -312,7 +312,12 @@ impl Rig {
     async fn decide(&self, token: &str) -> Result<String, Refused> {
         let mut headers = HeaderMap::new();
         headers.insert("authorization", HeaderValue::from_str(&format!("bearer {token}")).unwrap());
-        match self.check.decide_with_refresh(&headers, None, None, 1500, &*self.runtime).await? {
+        let decide = || self.check.decide(&headers, None, None, 1500);
+        let first = decide();
+        if let Some(learning) = first.as_ref().err().and_then(|refused| self.check.refresh(refused, &*self.runtime)) {
+            learning.await;
+        }
+        match decide()? {
             Decision::Named(name) => Ok(name.into_owned()),
             other => panic!("{other:?}"),
         }

@@ -69,7 +69,9 @@ pub(super) struct Quiet {
 
 impl Wait {
     pub(super) fn new(means: &Means, deadline: Option<Duration>) -> Self {
-        Self { clock: means.clock.clone(), response: means.response_timeout, deadline }
+        // A request with a deadline is waited for until then: its outcome is wanted, however late.
+        let response = if deadline.is_some() { Duration::MAX } else { means.response_timeout };
+        Self { clock: means.clock.clone(), response, deadline }
     }
 
     pub(super) fn until_deadline(&self, now: Duration) -> Duration {

@@ -1,19 +1,10 @@
 //! How a request ended that got no proper answer.
 
 use http::Response;
+use semel::http::Fate;
 
 use super::super::problem::Problem;
 use super::body::{Body, Payload};
-
-/// Whether the upstream may have acted on a request that got no answer. It travels as an extension of
-/// the response, inside this process only: nobody can forge it over the network.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    /// No byte of it was sent, or the upstream said that it did not look at it.
-    NothingHappened,
-    /// It may have had its effect. The reason is for operators.
-    Unknown(String),
-}
 
 /// Why there is no answer.
 #[derive(Debug)]

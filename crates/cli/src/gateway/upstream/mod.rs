@@ -36,8 +36,8 @@ use target::{Address, Means, Target};
 use task::Task;
 
 pub(crate) use body::{Body, Payload};
-pub(crate) use fate::Fate;
 pub(crate) use task::{Deadline, Protected};
+pub(crate) use tls::client_config;
 
 /// All targets behind the gateway, as one service.
 pub(crate) struct Upstream<B: Payload> {

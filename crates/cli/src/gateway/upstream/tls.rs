@@ -24,25 +24,26 @@ pub(super) struct Connectors {
     pub(super) http2: TlsConnector,
 }
 
+/// Whom to believe: the system's roots and those of a file.
+pub(crate) fn client_config(extra: Option<&Path>) -> anyhow::Result<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    if let Some(file) = extra {
+        let place = || format!("the upstream's certificates in {}", file.display());
+        for certificate in CertificateDer::pem_file_iter(file).with_context(place)? {
+            roots.add(certificate.with_context(place)?).with_context(place)?;
+        }
+    }
+    Ok(ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .context("TLS cannot be set up")?
+        .with_root_certificates(roots)
+        .with_no_client_auth())
+}
+
 impl Connectors {
     pub(super) fn new(extra: Option<&Path>) -> anyhow::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(file) = extra {
-            let place = || format!("the upstream's certificates in {}", file.display());
-            for certificate in CertificateDer::pem_file_iter(file).with_context(place)? {
-                roots.add(certificate.with_context(place)?).with_context(place)?;
-            }
-        }
-        anyhow::ensure!(
-            !roots.is_empty(),
-            "an https upstream needs root certificates, and the system has none: name a file with `ca`"
-        );
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .context("TLS cannot be set up")?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let config = client_config(extra)?;
         let speaking = |protocol: &[u8]| {
             let mut config = config.clone();
             config.alpn_protocols = vec![protocol.to_vec()];

@@ -1,0 +1,210 @@
+//! A gateway, put together: its listener, its routes, its way to the upstream, and what runs beside.
+//!
+//! Network, time and tasks come from outside ([`Network`], [`Runtime`]), so that a simulation opens the
+//! same door.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use futures_util::FutureExt;
+use futures_util::future::{Shared, select_all};
+use semel::http::observer::{Decision, Observer};
+use semel::http::SemelLayer;
+use semel::runtime::Boxed;
+use semel::{EffectStore, Once, Recoverer, Runtime, Sweeper};
+use tokio::sync::watch;
+
+use super::fetch::{self, Http};
+use super::front::{Front, Outward};
+use super::net::{Listener, Network};
+use super::observe::Metrics;
+use super::serve::{self, Certificates, Drained};
+use super::table::{Table, Tables};
+use super::tenant::Fetch;
+use super::unknowns;
+use super::upstream::{Upstream, client_config};
+use crate::config::resolved::Gateway;
+
+/// Passes of the recoverer are no further apart than this.
+const RECOVER_EVERY_MAX: Duration = Duration::from_secs(10);
+const RECOVER_EVERY_MIN: Duration = Duration::from_millis(50);
+/// How often unknowns are counted.
+const COUNT_EVERY: Duration = Duration::from_secs(15);
+
+/// An open gateway.
+pub(crate) struct Door {
+    listener: Box<dyn Listener>,
+    address: SocketAddr,
+    front: Front,
+    serving: serve::Settings,
+    pub(crate) shared: Arc<Parts>,
+}
+
+/// What a reload and the admin listener need of it.
+pub(crate) struct Parts {
+    pub(crate) once: Once,
+    pub(crate) tables: Tables,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) store: Arc<dyn EffectStore>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) certificates: Option<Arc<Certificates>>,
+    pub(crate) upstream_available: Box<dyn Fn() -> bool + Send + Sync>,
+    http: Arc<Http>,
+    /// Ends the tasks that keep the key sets of the table in force.
+    key_sets: watch::Sender<bool>,
+    namespace: String,
+}
+
+impl Door {
+    pub(crate) async fn open(
+        settings: &Gateway,
+        store: Arc<dyn EffectStore>,
+        network: Arc<dyn Network>,
+        runtime: Arc<dyn Runtime>,
+    ) -> anyhow::Result<Self> {
+        let tls = Arc::new(client_config(settings.upstream.ca.as_deref())?);
+        let http = Arc::new(Http::new(fetch::over(network.clone()), tls, runtime.clone()));
+        let tables = Tables::new(Table::new(settings, &http, &runtime)?);
+        let once = Once::new(store.clone(), runtime.clone());
+        let counted = once.clone();
+        let tally = Arc::new(move || counted.tally().all());
+        let metrics = Arc::new(Metrics::new(tables.load().labels(), tally));
+        let layer = SemelLayer::routed(once.clone(), tables.clone())
+            .namespace(&settings.namespace)?
+            .observer(Arc::new(Counting(metrics.clone())));
+        let upstream = Upstream::new(&settings.upstream, network.clone(), runtime.clone())?;
+        let watched = upstream.clone();
+        let outward = Outward { upstream, runtime: runtime.clone(), metrics: metrics.clone() };
+        let certificates = settings.tls.clone().map(Certificates::load).transpose()?;
+        if let Some(certificates) = &certificates {
+            certificates.watch(&runtime);
+        }
+        let listener = network.bind(settings.listen).await;
+        let listener = listener.with_context(|| format!("cannot listen on {}", settings.listen))?;
+        let address = listener.address().context("the listener has no address")?;
+        let serving = serve::Settings {
+            limits: settings.client.clone(),
+            trusted_proxies: settings.trusted_proxies.clone(),
+            tls: certificates.clone(),
+            drain: settings.drain,
+            runtime: runtime.clone(),
+        };
+        let parts = Parts {
+            once,
+            tables: tables.clone(),
+            metrics,
+            store,
+            runtime,
+            certificates,
+            upstream_available: Box::new(move || watched.is_available()),
+            http,
+            key_sets: watch::channel(false).0,
+            namespace: settings.namespace.clone(),
+        };
+        parts.keep_key_sets();
+        let front = Front::new(layer, tables, outward);
+        Ok(Self { listener, address, front, serving, shared: Arc::new(parts) })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown` ends, then finishes what began. Returns what could not be finished in
+    /// the time there is.
+    pub(crate) async fn serve(self, shutdown: Shared<Boxed<()>>) -> Left {
+        let Self { listener, front, serving, shared, .. } = self;
+        let drain = serving.drain;
+        let end = Ending::begin(&shared);
+        let began = shared.runtime.clone();
+        let drained = serve::run(listener, serving, front, shutdown).await;
+        let connections = match drained {
+            Drained::Fully => 0,
+            Drained::Cut(count) => count,
+        };
+        // Work whose client went away has no connection, and is waited for all the same.
+        let operations = shared.once.drain(drain).await;
+        drop((end, began));
+        Left { connections, operations }
+    }
+}
+
+/// What was not finished.
+pub(crate) struct Left {
+    pub(crate) connections: usize,
+    pub(crate) operations: usize,
+}
+
+/// Ends the tasks beside a gateway when it is dropped.
+struct Ending(#[expect(dead_code, reason = "its end is the signal")] watch::Sender<bool>);
+
+impl Ending {
+    /// Starts them: recoverer, sweeper, the count of unknowns.
+    fn begin(parts: &Arc<Parts>) -> Self {
+        let (end, ended) = watch::channel(false);
+        let stop = || {
+            let mut ended = ended.clone();
+            async move { while ended.changed().await.is_ok() {} }
+        };
+        let Parts { store, runtime, tables, metrics, namespace, .. } = &**parts;
+        let finder = tables.clone();
+        let every = (tables.load().shortest_lease() / 3).clamp(RECOVER_EVERY_MIN, RECOVER_EVERY_MAX);
+        let recoverer = Recoverer::new(store.clone(), runtime.clone()).every(every).ask_by(move |operation| {
+            let table = finder.load();
+            let entry = table.owner(operation)?;
+            Some((entry.policy().clone(), entry.ask.clone()?))
+        });
+        let sweeper = Sweeper::new(store.clone(), runtime.clone());
+        let counting = unknowns::watch(
+            store.clone(),
+            namespace.clone(),
+            metrics.clone(),
+            runtime.clone(),
+            COUNT_EVERY,
+            stop(),
+        );
+        runtime.spawn(Box::pin(recoverer.run(stop())));
+        let stopped = stop();
+        runtime.spawn(Box::pin(async move { sweeper.run(stopped).await }));
+        runtime.spawn(Box::pin(counting));
+        Self(end)
+    }
+}
+
+impl Parts {
+    /// Puts other routes in force, from the next request on.
+    pub(crate) fn reload(&self, settings: &Gateway) -> anyhow::Result<()> {
+        let table = Table::new(settings, &self.http, &self.runtime)?;
+        self.metrics.add_routes(table.labels());
+        self.tables.set(table);
+        self.keep_key_sets();
+        match &self.certificates {
+            Some(certificates) => certificates.reload(),
+            None => Ok(()),
+        }
+    }
+
+    fn keep_key_sets(&self) {
+        // Those of the table before end; requests that still use it keep the keys it has.
+        self.key_sets.send_modify(|flag| *flag = !*flag);
+        let fetch: Arc<dyn Fetch> = self.http.clone();
+        self.tables.load().sources.keep_fresh(&self.runtime, &fetch, &self.key_sets.subscribe());
+    }
+}
+
+/// Counts what the layer decides.
+struct Counting(Arc<Metrics>);
+
+impl Observer for Counting {
+    fn decided(&self, decision: &Decision<'_>) {
+        let route = decision.route.unwrap_or_default();
+        self.0.decided(route, decision.kind.label(), decision.latency);
+    }
+}
+
+/// Ends with the first of these.
+pub(crate) async fn first_of(signals: Vec<Boxed<()>>) {
+    select_all(signals).map(drop).await;
+}
