@@ -1,12 +1,14 @@
 //! Bodies on their way in and out: passed through untouched, or whole.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+use crate::header;
 
 pin_project! {
     /// What the inner service gets: the client's body as it is, or all of it at once.
@@ -119,6 +121,18 @@ impl Whole {
     }
 }
 
+/// Trailers are headers that come late: Semel's own are taken out of them too.
+fn clean<E>(frame: Option<Result<Frame<Bytes>, E>>) -> Option<Result<Frame<Bytes>, E>> {
+    frame.map(|frame| {
+        frame.map(|mut frame| {
+            if let Some(trailers) = frame.trailers_mut() {
+                header::strip(trailers);
+            }
+            frame
+        })
+    })
+}
+
 impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
     type Data = Bytes;
     type Error = B::Error;
@@ -128,8 +142,8 @@ impl<B: Body<Data = Bytes>> Body for RequestBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().form.project() {
-            RequestProjection::Passed { body } => body.poll_frame(cx),
-            RequestProjection::Whole { whole } => Poll::Ready(whole.next_frame().map(Ok)),
+            RequestProjection::Passed { body } => body.poll_frame(cx).map(clean),
+            RequestProjection::Whole { whole } => Poll::Ready(clean(whole.next_frame().map(Ok))),
         }
     }
 
@@ -157,15 +171,15 @@ impl<R: Body<Data = Bytes>> Body for ReplyBody<R> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, R::Error>>> {
         match self.project().form.project() {
-            ReplyProjection::Passed { body } => body.poll_frame(cx),
-            ReplyProjection::Whole { whole } => Poll::Ready(whole.next_frame().map(Ok)),
+            ReplyProjection::Passed { body } => body.poll_frame(cx).map(clean),
+            ReplyProjection::Whole { whole } => Poll::Ready(clean(whole.next_frame().map(Ok))),
             ReplyProjection::Prefixed { read, next, rest } => {
                 for part in [read, next] {
                     if !part.is_empty() {
                         return Poll::Ready(Some(Ok(Frame::data(std::mem::take(part)))));
                     }
                 }
-                Poll::Ready(ready!(rest.as_mut().poll_frame(cx)))
+                rest.as_mut().poll_frame(cx).map(clean)
             }
         }
     }

@@ -94,3 +94,59 @@ impl Gathered {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::FutureExt;
+    use futures_util::stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+
+    const TEXT: &[u8] = b"abcdefgh";
+
+    /// The text in the pieces that the bits of `cuts` make of it, empty ones between.
+    fn pieces(cuts: u32) -> Vec<Bytes> {
+        let mut pieces = vec![Vec::new()];
+        for (at, byte) in TEXT.iter().enumerate() {
+            if cuts >> at & 1 == 1 {
+                pieces.extend([Vec::new(), Vec::new()]);
+            }
+            pieces.last_mut().unwrap().push(*byte);
+        }
+        pieces.into_iter().map(Bytes::from).collect()
+    }
+
+    #[test]
+    fn however_a_body_is_cut_into_frames_it_is_read_whole_or_found_too_large() {
+        // G-19
+        for cuts in 0..1 << TEXT.len() {
+            for limit in 0..=TEXT.len() + 1 {
+                let frames = pieces(cuts).into_iter().map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
+                let mut body = Box::pin(StreamBody::new(stream::iter(frames)));
+                let read = read(body.as_mut(), limit).now_or_never().expect("it never waits");
+                match read {
+                    Read::Whole { bytes, .. } => {
+                        assert!(limit >= TEXT.len());
+                        assert_eq!(bytes, TEXT);
+                    }
+                    Read::TooLarge { read: first, next, .. } => {
+                        assert!(limit < TEXT.len() && first.len() <= limit);
+                        let mut seen = [&first[..], &next[..]].concat();
+                        let mut rest = body;
+                        while let Some(Some(Ok(frame))) =
+                            poll_fn(|cx| rest.as_mut().poll_frame(cx)).now_or_never()
+                        {
+                            seen.extend_from_slice(frame.data_ref().unwrap());
+                        }
+                        assert_eq!(seen, TEXT, "a byte was lost between what was read and the rest");
+                    }
+                    Read::Cut(error) => panic!("{error}"),
+                }
+            }
+        }
+    }
+}

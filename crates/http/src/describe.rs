@@ -12,8 +12,13 @@ use crate::route::Protection;
 use crate::{Route, header};
 
 /// Problems that only a gateway has, about requests without keys.
-const NOT_ABOUT_KEYS: [problem::Kind; 3] =
-    [problem::Kind::UpstreamUnreachable, problem::Kind::UpstreamTimeout, problem::Kind::TooManyConnections];
+const NOT_ABOUT_KEYS: [problem::Kind; 5] = [
+    problem::Kind::UpstreamUnreachable,
+    problem::Kind::UpstreamTimeout,
+    problem::Kind::RequestMalformed,
+    problem::Kind::MethodRefused,
+    problem::Kind::TooManyConnections,
+];
 
 /// Describes routes to their clients: an HTML page, and a JSON document that says the same.
 pub fn describe<'a>(routes: impl IntoIterator<Item = &'a Route>) -> (String, String) {

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::response::Parts;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use semel_core::outcome::{self, Outcome};
 use semel_core::{Attempt, Ending, mutant};
@@ -117,6 +118,13 @@ where
         };
         let mut body = Box::pin(body);
         match capture::read(body.as_mut(), read_max).await {
+            // Less than was announced: whoever passed it on took a lost connection for its end.
+            Read::Whole { bytes, .. } if is_short(&head, bytes.len()) && !verdict.decided => {
+                Ending::Unknown(format!("the answer, {}, is shorter than it announced", head.status))
+            }
+            Read::Whole { bytes, .. } if is_short(&head, bytes.len()) => {
+                self.done(&head, None, outcome::Body::NotKept { bytes: None }, verdict, route)
+            }
             Read::Whole { bytes, trailers } => {
                 if let Some(kind) = verdict::foreign_problem(&head.headers, &bytes) {
                     return Ending::Unknown(format!("another Semel answered {} with {kind}", head.status));
@@ -162,4 +170,11 @@ where
             None => Ending::Done(outcome),
         }
     }
+}
+
+/// Whether a body has fewer bytes than its response announced. A 304 announces what it does not send.
+fn is_short(head: &Parts, bytes: usize) -> bool {
+    let announced =
+        head.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    head.status != StatusCode::NOT_MODIFIED && announced.is_some_and(|announced| announced > bytes as u64)
 }

@@ -21,7 +21,7 @@ pub struct Hints {
     pub decided: bool,
     /// Remember that it happened, not what was answered.
     pub do_not_keep: bool,
-    /// Remember it longer than the route does.
+    /// Remember it at least so long from its creation, if that is longer than the route does.
     pub keep_longer: Option<Duration>,
 }
 

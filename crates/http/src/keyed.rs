@@ -148,8 +148,8 @@ fn undeclared() -> Problem {
     Problem::new(Kind::TenantUndeclared).detail(
         "The request carries a key and a credential, and this route was not told who its clients are. The operator \
          chooses one: tenant \"none\" (all clients share one set of keys), \"credential\" (a keyed hash of \
-         Authorization), \"header:NAME\" (a keyed hash of an API key) or \"jwt:CLAIM\" (a claim of a verified token). \
-         Nothing was run.",
+         Authorization), \"header:NAME\" (a keyed hash of an API key), \"jwt:CLAIM\" (a claim of a verified token) or \
+         \"certificate\" (a name in the client's certificate). Nothing was run.",
     )
 }
 

@@ -6,13 +6,17 @@
 //! effect happened, the client is told so. Requests without a key pass untouched.
 //!
 //! ```
+//! # #[cfg(not(feature = "axum"))]
+//! # fn main() {}
+//! # #[cfg(feature = "axum")]
+//! # mod with_axum {
 //! # use std::sync::Arc;
 //! # use axum::{Router, routing::post};
 //! # use semel_core::{MemoryStore, Once, runtime::Tokio};
 //! use semel_http::{Op, Route, SemelLayer, tenant};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
-//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # pub async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! async fn charge(op: Op, body: String) -> String {
 //!     // The provider deduplicates by this key, on every attempt the same.
 //!     format!("charged {body} under {}", op.derive("charge", 1))
@@ -31,6 +35,9 @@
 //! # }
 //! # Ok(())
 //! # }
+//! # }
+//! # #[cfg(feature = "axum")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> { with_axum::main() }
 //! ```
 //!
 //! # Map

@@ -97,7 +97,7 @@ impl Op {
         self.said.flags.fetch_or(DO_NOT_KEEP, Ordering::AcqRel);
     }
 
-    /// Says how long the outcome should be remembered at least, in whole seconds.
+    /// Asks for the operation to be remembered at least so long from its creation, in whole seconds.
     pub fn keep_longer(&self, time: Duration) {
         let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
         self.said.keep_longer_seconds.fetch_max(seconds, Ordering::AcqRel);

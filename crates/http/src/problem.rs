@@ -117,6 +117,12 @@ kinds! {
     /// An unprotected request was not answered.
     UpstreamTimeout "upstream-timeout" 504 "The service behind the gateway did not answer in time"
         "This request had no key: whether it took effect is not known.",
+    /// A gateway cannot tell where the request ends or whom it is for.
+    RequestMalformed "request-malformed" 400 "The request cannot be read, or can be read in two ways"
+        "Correct the request. Nothing was run.",
+    /// A gateway opens no tunnels.
+    MethodRefused "method-refused" 405 "This gateway does not take this method"
+        "Send requests to the gateway itself. Nothing was run.",
     /// The gateway takes no more connections.
     TooManyConnections "too-many-connections" 503 "The gateway has too many connections"
         "Try again after Retry-After.",

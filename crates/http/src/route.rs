@@ -83,9 +83,9 @@ impl Route {
         Builder::new(None)
     }
 
-    /// Its name in logs and metrics: the id, never a raw path.
+    /// Its name in logs and metrics: the id, or `default`; never a raw path.
     pub fn label(&self) -> &str {
-        self.id.as_deref().unwrap_or("by-path")
+        self.id.as_deref().unwrap_or("default")
     }
 
     /// Whether requests of this method may use the store.
@@ -413,7 +413,7 @@ mod tests {
         let long = format!("/{}", "a".repeat(600));
         assert!(of(&long).starts_with("POST sha256:") && of(&long).len() < PART_BYTES_MAX);
         assert_ne!(of(&long), of(&format!("{long}b")));
-        assert_eq!(route.label(), "by-path");
+        assert_eq!(route.label(), "default");
     }
 
     #[test]

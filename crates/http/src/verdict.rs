@@ -19,8 +19,7 @@ pub struct Verdict {
     pub ended: Ended,
     /// Whether the body is kept; the service may have asked not to.
     pub keep_body: bool,
-    /// How long the service asked for the outcome to be remembered, counted from its end. Whoever stores
-    /// the outcome takes the longer of this and the route's own time.
+    /// How long the service asks for the operation to be remembered at least, counted from its creation.
     pub keep_longer: Option<Duration>,
     /// The service said that it decided: a body that breaks off does not change that.
     pub decided: bool,

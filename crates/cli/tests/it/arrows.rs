@@ -101,6 +101,21 @@ fn core_names_no_driver_no_runtime_no_http() {
 }
 
 #[test]
+fn the_layer_names_no_runtime_and_no_server() {
+    let packages = workspace_packages();
+    let layer =
+        packages.iter().find(|package| name(package) == "semel-http").expect("semel-http is a member");
+    let normal: Vec<&str> =
+        dependencies(layer).filter(|dependency| kind(dependency) == "normal").map(name).collect();
+    assert!(normal.contains(&"http"), "semel-http depends on {normal:?}: this test would check nothing");
+    let foreign: Vec<&&str> = normal
+        .iter()
+        .filter(|one| ["axum", "hyper", "hyper-util", "reqwest", "tokio"].contains(one))
+        .collect();
+    assert!(foreign.is_empty(), "semel-http depends on {foreign:?}");
+}
+
+#[test]
 fn facade_stays_light_by_default() {
     let tree =
         cargo(&["tree", "--offline", "-p", "semel", "-e", "normal", "--prefix", "none", "--format", "{p}"]);

@@ -107,7 +107,7 @@ async fn a_credential_without_a_declared_tenant_is_refused_and_told_the_choices(
     request.headers_mut().insert("authorization", "Bearer secret-token".parse().unwrap());
     let got = send(&app, request).await;
     assert_eq!((got.status, got.problem().as_str()), (400, "tenant-undeclared"));
-    for choice in ["none", "credential", "header:NAME", "jwt:CLAIM"] {
+    for choice in ["none", "credential", "header:NAME", "jwt:CLAIM", "certificate"] {
         assert!(got.text().contains(choice), "{choice} is not offered");
     }
     assert!(!got.text().contains("secret-token"));

@@ -21,12 +21,19 @@ fn trailers() -> HeaderMap {
     [(HeaderName::from_static("x-checksum"), "abc".parse().unwrap())].into_iter().collect()
 }
 
+/// With one in Semel's name, which must not get out.
+fn trailers_from_inside() -> HeaderMap {
+    let mut trailers = trailers();
+    trailers.insert("semel-hint", "decided".parse().unwrap());
+    trailers
+}
+
 /// Repeats, odd bytes, trailers, and lines of all the kinds that are not replayed.
 fn rich() -> http::Response<Script> {
     let body = Script::frames([
         Ok(Frame::data("{\"id\":".into())),
         Ok(Frame::data("7}".into())),
-        Ok(Frame::trailers(trailers())),
+        Ok(Frame::trailers(trailers_from_inside())),
     ]);
     let mut response = respond(201, body);
     let headers = response.headers_mut();
@@ -269,8 +276,10 @@ async fn a_large_unkeyed_body_passes_frame_by_frame() {
     // G-4
     let world = World::new();
     let app = world.app(open_route().build().unwrap(), |_| async {
-        let mut response =
-            respond(503, Script::frames([Ok(Frame::data("a".into())), Ok(Frame::trailers(trailers()))]));
+        let mut response = respond(
+            503,
+            Script::frames([Ok(Frame::data("a".into())), Ok(Frame::trailers(trailers_from_inside()))]),
+        );
         response.headers_mut().insert("semel-hint", "decided".parse().unwrap());
         response
     });

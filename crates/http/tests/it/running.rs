@@ -150,7 +150,7 @@ async fn a_service_that_fails_without_an_answer_is_unknown() {
 }
 
 #[tokio::test]
-async fn the_handler_holds_its_operation_and_keeps_extensions_and_span() {
+async fn the_handler_holds_its_operation_and_keeps_extensions() {
     // G-21
     #[derive(Clone)]
     struct Mine(u32);

@@ -163,6 +163,14 @@ async fn an_answer_that_breaks_off_is_unknown_unless_the_service_decided() {
     assert_eq!(send(&app, post("k1", "x")).await.problem(), "outcome-unknown");
     assert_eq!(send(&app, post("k1", "x")).await.problem(), "outcome-unknown");
     let world = World::new();
+    let app = first(&world, |_| {
+        let mut short = respond(200, Script::chunks(["{\"id\":"]));
+        short.headers_mut().insert("content-length", "8".parse().unwrap());
+        short
+    });
+    assert_eq!(send(&app, post("k1", "x")).await.problem(), "outcome-unknown", "shorter than announced");
+    assert_eq!(send(&app, post("k1", "x")).await.problem(), "outcome-unknown");
+    let world = World::new();
     let app = first(&world, |op| {
         op.decided();
         respond(200, Script::cut("{\"id\":", "connection reset"))
