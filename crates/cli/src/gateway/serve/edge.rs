@@ -17,6 +17,7 @@ use tower_service::Service;
 
 use super::super::headers;
 use super::super::problem::Problem;
+use super::super::upstream::Fate;
 use super::body::{ClientBody, EdgeBody, Slow};
 use super::link::{Flight, Link};
 
@@ -213,9 +214,18 @@ where
 }
 
 fn finish<B>(mut response: Response<B>, flight: Flight, slow: Option<&Slow>) -> Response<EdgeBody<B>> {
-    // Whatever the service makes of a body that stopped coming, the client hears why.
+    // What the service makes of a body that stopped coming is told to the client as what it is. An
+    // answer of the upstream that came in spite of it stays.
     if slow.is_some_and(Slow::is_set) {
-        return Refused::new(Problem::RequestSlow, "The body stopped coming.").response();
+        let detail = match response.extensions().get::<Fate>() {
+            Some(Fate::Unknown(_)) => Some("The body stopped coming. What came before had been passed on."),
+            Some(Fate::NothingHappened) => Some("The body stopped coming."),
+            None if response.status() == StatusCode::BAD_REQUEST => Some("The body stopped coming."),
+            None => None,
+        };
+        if let Some(detail) = detail {
+            return Refused::new(Problem::RequestSlow, detail).response();
+        }
     }
     headers::strip_ours(response.headers_mut());
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {

@@ -5,6 +5,7 @@ mod ending;
 mod forwarding;
 mod http2;
 mod lost;
+mod mixed;
 mod rig;
 mod streaming;
 mod targets;

@@ -220,6 +220,10 @@ impl Raw {
         Self { stream, buffer: Vec::new() }
     }
 
+    pub(super) fn split(&mut self) -> (tokio::net::tcp::ReadHalf<'_>, tokio::net::tcp::WriteHalf<'_>) {
+        self.stream.split()
+    }
+
     pub(super) fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
