@@ -9,7 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use super::file::{Entry, Values};
 use super::mistake::{Place, Written};
-use super::settings::{Form, Preset, SETTINGS, Section, Setting};
+use super::settings::{Form, SETTINGS, Section, Setting};
 
 /// All settings of a gateway that were given as flags or variables. Flatten it into a subcommand.
 #[derive(Clone, Debug, Default)]
@@ -35,11 +35,6 @@ impl clap::Args for Arguments {
 }
 
 fn argument(setting: &'static Setting) -> Arg {
-    let default = match (setting.preset_text(), setting.preset) {
-        (Some(text), _) => format!("default: {text}"),
-        (None, Preset::Absent(words)) => format!("default: {words}"),
-        (None, _) => unreachable!("only absent presets have no text"),
-    };
     let heading = match setting.section {
         Section::Gateway => "Gateway",
         Section::Route => "Routes (the defaults of all)",
@@ -49,7 +44,7 @@ fn argument(setting: &'static Setting) -> Arg {
         .long(setting.flag().trim_start_matches("--").to_owned())
         .env(setting.variable())
         .hide_env_values(true)
-        .help(format!("{} [{default}]", setting.meaning.trim_end_matches('.')))
+        .help(format!("{} [default: {}]", setting.meaning.trim_end_matches('.'), setting.preset_words()))
         .help_heading(heading)
         .value_name("VALUE");
     match setting.form {

@@ -20,6 +20,7 @@ mod route;
 mod routes;
 mod settings;
 mod show;
+mod tenant;
 mod value;
 
 pub(crate) use resolve::{Resolved, from_bytes, resolve};

@@ -132,17 +132,27 @@ fn stored(gateway: &Gateway, method: &Method, path: &str) -> Option<String> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn an_accepted_reload_changes_no_request_and_a_refused_one_does(old in config(), new in config()) {
         // G-1
         let read = |text: &str| crate::config::from_bytes(format!("[gateway]\nupstream = \"demo\"\n{text}").as_bytes());
         let (Ok(old), Ok(new)) = (read(&old), read(&new)) else { return Ok(()) };
         let (old, new) = (old.gateway, new.gateway);
+        // The patterns have two segments at most; one segment more shows what lies below them.
+        let parts = ["/a", "/b", "/c", "/"];
+        let longer = |paths: &[String]| -> Vec<String> {
+            paths.iter().flat_map(|path| parts.iter().map(move |part| format!("{path}{part}"))).collect()
+        };
+        let one = longer(&[String::new()]);
+        let two = longer(&one);
+        let three = longer(&two);
         let mut lost = false;
-        for method in [Method::POST, Method::PATCH, Method::PUT] {
-            for path in ["/", "/a", "/b", "/c", "/a/", "/a/a", "/a/b", "/a/c", "/b/a", "/b/b", "/b/c", "/c/a", "/c/b", "/c/c", "/c/", "//", "/a/b/c", "/a/b/c/d"] {
-                let before = stored(&old, &method, path);
-                lost |= before.is_some() && before != stored(&new, &method, path);
+        for path in [one, two, three].concat() {
+            for method in [Method::POST, Method::PATCH, Method::PUT] {
+                let before = stored(&old, &method, &path);
+                lost |= before.is_some() && before != stored(&new, &method, &path);
             }
         }
         prop_assert_eq!(orphans(&old, &new).is_err(), lost);

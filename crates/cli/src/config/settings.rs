@@ -81,6 +81,14 @@ impl Setting {
             Preset::Bytes(bytes) => Some(size_text(bytes)),
         }
     }
+
+    /// The default for people to read, also where it is that there is none.
+    pub(crate) fn preset_words(&self) -> String {
+        match self.preset {
+            Preset::Absent(words) => words.to_owned(),
+            _ => self.preset_text().map(|text| format!("`{text}`")).unwrap_or_default(),
+        }
+    }
 }
 
 /// The setting of that name.

@@ -11,7 +11,7 @@ use super::flags::Arguments;
 use super::mistake::Mistake;
 use super::resolve::{Resolved, resolve};
 use super::resolved::{ExpiredKeys, JwtKeys, Protection, Recovery, Target, Tenant};
-use super::settings::{Preset, SETTINGS, Section};
+use super::settings::{SETTINGS, Section};
 use super::value::Surroundings;
 
 /// Files and variables that exist only here.
@@ -304,6 +304,15 @@ fn a_ttl_below_the_retry_window_is_refused_at_its_line() {
 }
 
 #[test]
+fn what_routes_inherit_is_said_once() {
+    let routes =
+        "[[route]]\npath = \"/a\"\n[[route]]\npath = \"/b\"\n[[route]]\npath = \"/c\"\nttl = \"2h\"\n";
+    let said = mistakes(&format!("{GATEWAY}[defaults]\nttl = \"1h\"\nencrypt = true\n{routes}"));
+    let places: Vec<&str> = said.iter().map(|one| one.split(": ").next().unwrap()).collect();
+    assert_eq!(places, ["semel.toml:4:1", "semel.toml:5:1", "semel.toml:12:1"], "{said:#?}");
+}
+
+#[test]
 fn running_open_is_refused_without_a_natural_effect() {
     // G-18
     let said = mistakes(&format!("{GATEWAY}[[route]]\npath = \"/a\"\noutage = \"open\""));
@@ -541,15 +550,11 @@ fn documented() -> String {
 }
 
 fn line(setting: &super::settings::Setting) -> String {
-    let default = match (setting.preset, setting.preset_text()) {
-        (Preset::Absent(words), _) => words.to_owned(),
-        (_, text) => format!("`{}`", text.unwrap_or_default()),
-    };
     let cells = [
         format!("`{}`", setting.in_file()),
         format!("`{}`", setting.flag()),
         format!("`{}`", setting.variable()),
-        default,
+        setting.preset_words(),
         setting.meaning.to_owned(),
     ];
     format!("| {} |\n", cells.map(|cell| cell.replace('|', "\\|")).join(" | "))
@@ -585,8 +590,27 @@ fn the_annotated_example_is_right_and_names_every_setting() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn no_bytes_make_reading_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        _ = super::from_bytes(&bytes);
+    }
+
+    #[test]
+    fn no_damage_to_the_example_makes_reading_panic(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<u8>()), 1..8),
+    ) {
+        let mut bytes = include_bytes!("../../../../docs/semel.toml").to_vec();
+        for (at, what, byte) in edits {
+            let at = at.index(bytes.len());
+            match what {
+                0 => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                2 => bytes.truncate(at.max(1)),
+                _ => _ = bytes.drain(at..(at + usize::from(byte)).min(bytes.len() - 1).max(at)),
+            }
+        }
         _ = super::from_bytes(&bytes);
     }
 

@@ -256,6 +256,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn finding_agrees_with_the_definition(patterns in prop::collection::vec(pattern(), 0..6), path in path()) {
             // G-1

@@ -127,6 +127,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
         #[test]
         fn examples_are_true_and_none_is_missing(
             chosen in prop::collection::vec(prop::collection::vec(0..5_usize, 1..4), 1..5),
