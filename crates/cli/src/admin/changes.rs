@@ -59,6 +59,16 @@ struct Signed {
     note: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Acknowledgement {
+    by: String,
+    note: Option<String>,
+    /// For a store that gives tokens it gave before, though nobody has seen it further.
+    #[serde(default)]
+    even_if_open: bool,
+}
+
 pub(super) async fn settle(
     State(admin): State<Shared>,
     id: Result<Path<String>, PathRejection>,
@@ -182,10 +192,10 @@ async fn purge_all(admin: &Admin, subject: &str, who: &Who) -> Result<SubjectPur
 
 pub(super) async fn acknowledge(State(admin): State<Shared>, request: Request) -> Answer {
     let peer = peer(&request);
-    let call: Signed = read(&admin, request).await?;
+    let call: Acknowledgement = read(&admin, request).await?;
     let who = Who::parse(call.by, call.note, peer)?;
-    if admin.store.status().await?.went_back_from.is_none() {
-        return Err(Problem::new(Slug::NotOpen, "the store is where it was last seen; nothing to accept"));
+    if !call.even_if_open && admin.store.status().await?.went_back_from.is_none() {
+        return Err(Problem::new(Slug::NotClosed, "the store is where it was last seen; nothing to accept"));
     }
     let mark = admin.store.acknowledge_restore(&who.by).await.map_err(Problem::from);
     audit::changed(&admin, "acknowledge", &About::Store, &who, Came::of(&mark));

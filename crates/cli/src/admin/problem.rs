@@ -23,7 +23,7 @@ pub(crate) enum Slug {
     NotJson,
     OperationNotFound,
     OperationMovedOn,
-    NotOpen,
+    NotClosed,
     StoreUnavailable,
     StoreWentBack,
 }
@@ -42,7 +42,7 @@ impl Slug {
         Self::NotJson,
         Self::OperationNotFound,
         Self::OperationMovedOn,
-        Self::NotOpen,
+        Self::NotClosed,
         Self::StoreUnavailable,
         Self::StoreWentBack,
     ];
@@ -70,7 +70,7 @@ impl Slug {
             Self::OperationMovedOn => {
                 ("operation-moved-on", S::CONFLICT, "The operation is not in a state that allows this")
             }
-            Self::NotOpen => ("store-not-closed", S::CONFLICT, "The store did not go back"),
+            Self::NotClosed => ("store-not-closed", S::CONFLICT, "The store did not go back"),
             Self::StoreUnavailable => {
                 ("store-unavailable", S::SERVICE_UNAVAILABLE, "The store does not answer")
             }
