@@ -1,12 +1,14 @@
 //! G-81: an operator finds an operation by key, sees its history and evidence, settles, frees and
 //! purges; all of it audited.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use semel::claim::Claim;
 use semel::history::Kind;
 use semel::verbs::Completion;
 use semel::{EffectStore, Outcome, State};
-use semel_testkit::Fault;
+use semel_testkit::{Fault, Verb};
 use serde_json::{Value, json};
 
 use super::rig::{Rig, operation, policy};
@@ -223,6 +225,36 @@ async fn a_settlement_whose_answer_got_lost_can_be_sent_again() {
     assert_eq!(rig.record(&charge).await.history.events().len(), 2, "noted once");
     let results: Vec<_> = rig.audited().iter().map(|event| event["result"].clone()).collect();
     assert_eq!(results, ["failed", "made"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_caller_hung_up_is_finished_and_audited() {
+    // G-81
+    let rig = Rig::new().await;
+    let charge = operation(None, "charge", "k-1");
+    let holder = rig.unknown(&charge).await;
+    // The record is read first; the settlement takes a second.
+    let second = Duration::from_secs(1);
+    let mut faults = vec![Fault::Delay(second), Fault::None];
+    rig.network.plan(move |_| faults.pop().unwrap_or(Fault::None));
+    let body = json!({ "token": holder.token.0, "by": "ops" });
+    let path = format!("/v1/operations/{}/free", charge.id());
+    let calling = rig.post(&path, body);
+    let asked = async {
+        while rig.network.calls(Verb::Other) < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = asked => {}
+        answer = calling => panic!("it was answered: {}", answer.text),
+    }
+    tokio::time::sleep(2 * second).await;
+    assert_eq!(rig.record(&charge).await.state, State::Released);
+    let told: Vec<_> =
+        rig.audited().iter().map(|event| (event["by"].clone(), event["result"].clone())).collect();
+    assert_eq!(told, [(json!("ops"), json!("made"))]);
 }
 
 #[tokio::test]
