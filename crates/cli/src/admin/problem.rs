@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use semel::error::{Error, Kind};
 use serde_json::{Value, json};
 
-/// Why a call was refused. The first part is the last part of the problem's type.
+/// Why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slug {
     BadRequest,
@@ -47,7 +47,7 @@ impl Slug {
         Self::StoreWentBack,
     ];
 
-    /// Name, status, title.
+    /// The last part of the type, the status, the title.
     pub(crate) fn told(self) -> (&'static str, StatusCode, &'static str) {
         use StatusCode as S;
         match self {
