@@ -132,6 +132,8 @@ pub(crate) enum Unusable {
     TwoBodies,
     #[error("`body_base64` is not base64")]
     Base64,
+    #[error("a response with status {0} has no body")]
+    BodyNotAllowed(u16),
 }
 
 impl Response {
@@ -146,6 +148,9 @@ impl Response {
             (None, Some(encoded)) => STANDARD.decode(encoded).map_err(|_| Unusable::Base64)?,
             (None, None) => Vec::new(),
         };
+        if matches!(self.status, 204 | 205 | 304) && !body.is_empty() {
+            return Err(Unusable::BodyNotAllowed(self.status));
+        }
         let headers = self.headers.into_lines()?;
         Ok(Outcome { status: self.status, headers, body: Body::Kept(body.into()), ..Outcome::default() })
     }
@@ -236,6 +241,7 @@ mod tests {
             (r#"{"status":200,"headers":{"a":1}}"#, Unusable::HeaderValue("a".into())),
             (r#"{"status":200,"body":"","body_base64":""}"#, Unusable::TwoBodies),
             (r#"{"status":200,"body_base64":"?"}"#, Unusable::Base64),
+            (r#"{"status":204,"body":"x"}"#, Unusable::BodyNotAllowed(204)),
         ] {
             assert_eq!(read(written), Err(expected), "{written}");
         }

@@ -1,15 +1,16 @@
 //! Where events go: lines on stderr, as text for people or as JSON for machines.
 //!
 //! A thread of its own does the writing, so that a terminal or a pipe that does not take its lines
-//! never holds a request up. If it falls far behind, plain lines are dropped and their number is
-//! written; warnings, errors and audit events wait instead. Secrets are not filtered here: they must
-//! not be in an event in the first place.
+//! never holds a request up, nor the end of the process. If it falls far behind, lines are dropped and
+//! counted: plain ones first, then warnings and errors, and changes by operators last (their durable
+//! copy is in the operation's history). Secrets are not filtered here: they must not be in an event in
+//! the first place.
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::Duration;
 
 use semel::{Clock, SystemClock};
 use tracing::{Level, Metadata, Subscriber};
@@ -18,10 +19,14 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::fmt::{MakeWriter, SubscriberBuilder};
 
-/// Lines waiting to be written.
-const LINES_WAITING_MAX: usize = 8192;
-/// Lines written in one go.
+/// Lines waiting to be written, of each urgency and above.
+const PLAIN_WAITING_MAX: usize = 8192;
+const WARNINGS_WAITING_MAX: usize = 12_288;
+const LINES_WAITING_MAX: usize = 16_384;
+/// Most bytes written in one go, but for one line.
 const BATCH_BYTES_MAX: usize = 64 << 10;
+/// How long the end of the process waits for the last lines.
+const LAST_LINES_WAIT: Duration = Duration::from_secs(2);
 
 /// A filter that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -35,16 +40,19 @@ pub(crate) enum Invalid {
 /// Writes what is still waiting when it is dropped. Keep it until the end of `main`.
 #[must_use]
 pub(crate) struct Logging {
-    queue: Option<SyncSender<Line>>,
-    thread: Option<JoinHandle<()>>,
+    queue: SyncSender<Line>,
+    ended: Receiver<()>,
+    patience: Duration,
 }
 
 impl Drop for Logging {
     fn drop(&mut self) {
-        if let (Some(queue), Some(thread)) = (self.queue.take(), self.thread.take()) {
-            // The subscriber keeps a sender for good, so the end is a message.
-            let _ = queue.send(Line::End);
-            let _ = thread.join();
+        // The subscriber keeps a sender for good, so the end is a message. It waits in a thread of its
+        // own: a stuck output must not keep the process from ending.
+        let queue = self.queue.clone();
+        let sending = std::thread::Builder::new().spawn(move || queue.send(Line::End));
+        if sending.is_ok() {
+            let _ = self.ended.recv_timeout(self.patience);
         }
     }
 }
@@ -85,26 +93,50 @@ enum Line {
 #[derive(Clone)]
 struct Sink {
     queue: SyncSender<Line>,
-    dropped: Arc<AtomicU64>,
+    backlog: Arc<Backlog>,
+}
+
+#[derive(Default)]
+struct Backlog {
+    waiting: AtomicUsize,
+    dropped: AtomicU64,
 }
 
 impl Sink {
     fn start(json: bool, out: impl Write + Send + 'static) -> (Self, Logging) {
         let (queue, lines) = sync_channel(LINES_WAITING_MAX);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let missed = dropped.clone();
-        let thread = std::thread::Builder::new().name("semel-log".into());
-        let thread =
-            thread.spawn(move || write_all(&lines, &missed, json, out)).expect("a thread can be started");
-        (Self { queue: queue.clone(), dropped }, Logging { queue: Some(queue), thread: Some(thread) })
+        let (end, ended) = sync_channel(1);
+        let backlog = Arc::new(Backlog::default());
+        let seen = backlog.clone();
+        let work = move || {
+            write_all(&lines, &seen, json, out);
+            let _ = end.send(());
+        };
+        std::thread::Builder::new().name("semel-log".into()).spawn(work).expect("a thread can be started");
+        (Self { queue: queue.clone(), backlog }, Logging { queue, ended, patience: LAST_LINES_WAIT })
+    }
+
+    /// Puts a line into the queue if there is room for its urgency; never waits.
+    fn offer(&self, line: Vec<u8>, room: usize) {
+        let taken = self.backlog.waiting.load(Ordering::Relaxed) < room && {
+            self.backlog.waiting.fetch_add(1, Ordering::Relaxed);
+            let sent = self.queue.try_send(Line::Text(line)).is_ok();
+            if !sent {
+                self.backlog.waiting.fetch_sub(1, Ordering::Relaxed);
+            }
+            sent
+        };
+        if !taken {
+            self.backlog.dropped.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
 /// Collects what is waiting and writes it together. Errors of the output are nobody's to report to.
-fn write_all(lines: &Receiver<Line>, dropped: &AtomicU64, json: bool, mut out: impl Write) {
+fn write_all(lines: &Receiver<Line>, backlog: &Backlog, json: bool, mut out: impl Write) {
     let mut batch = Vec::new();
     let mut flush = |batch: &mut Vec<u8>| {
-        let missed = dropped.swap(0, Ordering::Relaxed);
+        let missed = backlog.dropped.swap(0, Ordering::Relaxed);
         if missed > 0 {
             batch.extend_from_slice(dropped_line(missed, json).as_bytes());
         }
@@ -113,6 +145,7 @@ fn write_all(lines: &Receiver<Line>, dropped: &AtomicU64, json: bool, mut out: i
     };
     let mut next = lines.recv().ok();
     while let Some(Line::Text(line)) = next {
+        backlog.waiting.fetch_sub(1, Ordering::Relaxed);
         batch.extend_from_slice(&line);
         if batch.len() >= BATCH_BYTES_MAX {
             flush(&mut batch);
@@ -143,20 +176,24 @@ fn dropped_line(missed: u64, json: bool) -> String {
 struct Entry {
     sink: Sink,
     line: Vec<u8>,
-    must_arrive: bool,
+    /// How many lines may wait before it is dropped.
+    room: usize,
 }
 
 impl<'a> MakeWriter<'a> for Sink {
     type Writer = Entry;
 
     fn make_writer(&'a self) -> Entry {
-        Entry { sink: self.clone(), line: Vec::with_capacity(256), must_arrive: false }
+        Entry { sink: self.clone(), line: Vec::with_capacity(256), room: PLAIN_WAITING_MAX }
     }
 
     fn make_writer_for(&'a self, meta: &Metadata<'_>) -> Entry {
-        let must_arrive = *meta.level() <= Level::WARN || meta.target() == "semel::audit";
         let mut entry = self.make_writer();
-        entry.must_arrive = must_arrive;
+        if *meta.level() <= Level::WARN {
+            entry.room = WARNINGS_WAITING_MAX;
+        } else if meta.target() == "semel::audit" {
+            entry.room = LINES_WAITING_MAX;
+        }
         entry
     }
 }
@@ -174,15 +211,7 @@ impl Write for Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        let line = Line::Text(std::mem::take(&mut self.line));
-        match self.must_arrive {
-            true => drop(self.sink.queue.send(line)),
-            false => {
-                if let Err(TrySendError::Full(_)) = self.sink.queue.try_send(line) {
-                    self.sink.dropped.fetch_add(1, Ordering::Relaxed);
-                }
-            }
-        }
+        self.sink.offer(std::mem::take(&mut self.line), self.room);
     }
 }
 
@@ -279,11 +308,13 @@ mod tests {
         let (release, stuck) = std::sync::mpsc::channel();
         let page = Page::default();
         let (sink, logging) = Sink::start(false, Stuck(stuck, page.clone()));
-        let lines = 3 * LINES_WAITING_MAX;
+        let plain = 3 * LINES_WAITING_MAX;
         tracing::subscriber::with_default(subscriber(false, "info", sink).unwrap(), || {
-            for number in 0..lines {
+            for number in 0..plain {
                 tracing::info!(number, "line");
             }
+            tracing::warn!("important");
+            tracing::info!(target: "semel::audit", by = "ops", "an operator's call");
         });
         drop(release);
         drop(logging);
@@ -291,7 +322,18 @@ mod tests {
         let written = shown.lines().filter(|line| line.contains("number=")).count();
         let dropped: usize =
             shown.lines().filter_map(|line| line.split_once(" dropped=")?.1.parse::<usize>().ok()).sum();
-        assert!(written >= LINES_WAITING_MAX, "{written}");
-        assert_eq!(written + dropped, lines);
+        assert!(written >= PLAIN_WAITING_MAX, "{written}");
+        assert_eq!(written + dropped, plain);
+        assert!(shown.contains("important") && shown.contains("an operator's call"), "they came through");
+    }
+
+    #[test]
+    fn a_stuck_output_does_not_keep_the_process_from_ending() {
+        let (release, stuck) = std::sync::mpsc::channel();
+        let (sink, mut logging) = Sink::start(false, Stuck(stuck, Page::default()));
+        logging.patience = Duration::from_millis(1);
+        sink.offer(b"line\n".to_vec(), LINES_WAITING_MAX);
+        drop(logging);
+        drop(release);
     }
 }

@@ -2,12 +2,13 @@
 //
 //     node service.mjs PORT JOURNAL
 //
-// Needs nothing but Node 18 or later. It stands behind `semel gateway` with `recovery = "ask"`;
-// docs/reconcile.md explains the contract. Its receipts are lines of a file: each is on disk before
-// anybody hears of it, and is read back when the service starts. One process owns the file, and
-// between looking and writing it does nothing else, so that no two requests can meet there.
+// Needs nothing but Node 18 or later. It stands behind `semel gateway` with
+// `recovery = "ask:http://127.0.0.1:PORT/reconcile"`; docs/reconcile.md explains the contract. Its
+// receipts are lines of a file: each is on disk before anybody hears of it, and is read back when the
+// service starts. One process owns the file, and between looking and writing it does nothing else, so
+// that no two requests can meet there.
 
-import { closeSync, existsSync, fsyncSync, openSync, readFileSync, writeSync } from "node:fs";
+import { appendFileSync, existsSync, fsyncSync, openSync, readFileSync, truncateSync } from "node:fs";
 import { createServer } from "node:http";
 
 const [port, journal] = process.argv.slice(2);
@@ -29,25 +30,32 @@ function apply(line) {
 
 function restore() {
   if (!existsSync(journal)) return;
-  const lines = readFileSync(journal, "utf8").split("\n");
+  const bytes = readFileSync(journal);
   // What follows the last line end was cut off by a crash; nobody has heard of it.
-  lines.pop();
-  for (const line of lines) apply(JSON.parse(line));
+  const end = bytes.lastIndexOf("\n") + 1;
+  truncateSync(journal, end);
+  for (const line of bytes.toString("utf8", 0, end).split("\n")) if (line) apply(JSON.parse(line));
 }
 
 restore();
 const file = openSync(journal, "a");
-process.on("exit", () => closeSync(file));
 
 function write(derivedKey, change) {
   const line = { derivedKey, change };
-  writeSync(file, JSON.stringify(line) + "\n");
-  fsyncSync(file);
+  try {
+    appendFileSync(file, JSON.stringify(line) + "\n");
+    fsyncSync(file);
+  } catch (error) {
+    // Half a line may be there. Start again, and forget what nobody has heard of.
+    console.error(error);
+    process.exit(1);
+  }
   apply(line);
 }
 
 // Why an attempt may not begin, or undefined.
 function refusal(derivedKey, token) {
+  if (!derivedKey || !token) return [400, { error: "come through the gateway, with an Idempotency-Key" }];
   const { refusedThrough, token: begun, status, body } = receipt(derivedKey);
   if (status !== undefined) return [status, body];
   if (token <= refusedThrough) return [409, { error: `attempt ${token} came too late: tokens up to ${refusedThrough} are refused` }];
@@ -99,8 +107,10 @@ const server = createServer(async (request, response) => {
   const parts = [];
   for await (const part of request) parts.push(part);
   const text = Buffer.concat(parts).toString();
-  const [status, answer] =
-    request.method === "GET" ? [200, { charges }] : routes[request.url](request.headers, JSON.parse(text));
+  const route = request.method === "GET" ? () => [200, { charges }] : routes[request.url];
+  const [status, answer] = route
+    ? route(request.headers, text ? JSON.parse(text) : {})
+    : [404, { error: "no such path" }];
   const body = JSON.stringify(answer);
   response.writeHead(status, { "content-type": "application/json", "content-length": Buffer.byteLength(body) });
   response.end(body);

@@ -2,14 +2,16 @@
 
     python3 service.py PORT DATABASE
 
-Needs nothing but Python 3.8 or later. It stands behind `semel gateway` with `recovery = "ask"`;
-docs/reconcile.md explains the contract. One row per operation is the receipt, the fence and the lock
-in one: charging and answering a question both begin with it.
+Needs nothing but Python 3.8 or later. It stands behind `semel gateway` with
+`recovery = "ask:http://127.0.0.1:PORT/reconcile"`; docs/reconcile.md explains the contract. One row per
+operation is the receipt, the fence and the lock in one: charging and answering a question both begin
+with it.
 """
 
 import json
 import sqlite3
 import sys
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 SCHEMA = """
@@ -30,8 +32,11 @@ def open_database(path):
     return database
 
 
-def take_row(database, derived_key, token):
+def take_row(database, headers):
     """Begins an attempt, or says why not. Runs inside the transaction of the effect."""
+    if "Semel-Derived-Key" not in headers or "Semel-Token" not in headers:
+        return 400, {"error": "come through the gateway, with an Idempotency-Key"}
+    derived_key, token = headers["Semel-Derived-Key"], int(headers["Semel-Token"])
     database.execute("INSERT INTO receipts (derived_key) VALUES (?) ON CONFLICT DO NOTHING", [derived_key])
     refused_through, begun, status, body = database.execute(
         "SELECT refused_through, token, status, body FROM receipts WHERE derived_key = ?", [derived_key]
@@ -55,19 +60,17 @@ def keep_receipt(database, derived_key, amount, status, body):
 
 def charge(database, headers, request):
     """The effect is in our own database: receipt and charge are one transaction."""
-    derived_key, token = headers["Semel-Derived-Key"], int(headers["Semel-Token"])
-    told = take_row(database, derived_key, token)
+    told = take_row(database, headers)
     if told is not None:
         return told
     body = {"charged": request["amount"]}
-    keep_receipt(database, derived_key, request["amount"], 201, body)
+    keep_receipt(database, headers["Semel-Derived-Key"], request["amount"], 201, body)
     return 201, body
 
 
 def transfer(database, headers, request):
     """The effect is at a bank, which answers later: until then nobody can tell."""
-    told = take_row(database, headers["Semel-Derived-Key"], int(headers["Semel-Token"]))
-    return told or (504, {"error": "the bank has not answered yet"})
+    return take_row(database, headers) or (504, {"error": "the bank has not answered yet"})
 
 
 def bank_says(database, headers, request):
@@ -105,15 +108,18 @@ ROUTES = {"/charges": charge, "/transfers": transfer, "/bank": bank_says, "/reco
 class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        database = open_database(sys.argv[2])
-        database.execute("BEGIN IMMEDIATE")
-        status, answer = ROUTES[self.path](database, self.headers, request)
-        database.execute("COMMIT")
-        database.close()
+        if self.path not in ROUTES:
+            return self.answer(404, {"error": "no such path"})
+        # Closing without a commit, when something fails, rolls back.
+        with closing(open_database(sys.argv[2])) as database:
+            database.execute("BEGIN IMMEDIATE")
+            status, answer = ROUTES[self.path](database, self.headers, request)
+            database.execute("COMMIT")
         self.answer(status, answer)
 
     def do_GET(self):
-        (count,) = open_database(sys.argv[2]).execute("SELECT count(*) FROM charges").fetchone()
+        with closing(open_database(sys.argv[2])) as database:
+            (count,) = database.execute("SELECT count(*) FROM charges").fetchone()
         self.answer(200, {"charges": count})
 
     def answer(self, status, answer):

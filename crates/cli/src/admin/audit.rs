@@ -1,5 +1,6 @@
 //! Who changed what: one event of the target `semel::audit` for every changing call that reached the
-//! store, whether it was applied or not, and one for every call that was turned away.
+//! store, whether it was applied or not, one for every look at bodies, and one for every call that was
+//! turned away.
 //!
 //! The durable copy is the operation's own history; this one goes where the logs go. A subject is a
 //! person, and a purge is how they are forgotten, so only a digest of the subject is logged.
@@ -112,6 +113,19 @@ pub(super) fn changed(admin: &Admin, action: &'static str, about: &About<'_>, wh
         token,
         subject_digest = subject,
         "an operator's call"
+    );
+}
+
+/// Tells that somebody read the bodies of an operation, which can hold what customers said.
+pub(super) fn read_bodies(admin: &Admin, operation: &Operation, peer: Option<Peer>) {
+    admin.metrics.administered("read-bodies", "made");
+    tracing::info!(
+        target: "semel::audit",
+        action = "read-bodies",
+        peer = peer.map(|Peer(address)| tracing::field::display(address)),
+        operation = %operation.id(),
+        key = operation.key().as_str(),
+        "bodies were shown"
     );
 }
 

@@ -4,6 +4,8 @@
 //! since the operator looked, nothing is changed. Each call's nonce is a digest of what it says, so
 //! that sending a call again finds out whether it was applied and never does more.
 
+use std::future::Future;
+
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use semel::error::Error;
@@ -13,6 +15,7 @@ use semel::{Nonce, OperationId, Outcome, Record, Token};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
 
 use super::audit::{self, About, Came, Who};
 use super::operations::{not_found, parse, part};
@@ -59,6 +62,16 @@ struct Signed {
     note: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Acknowledgement {
+    by: String,
+    note: Option<String>,
+    /// For a store that gives tokens it gave before, though nobody has seen it further.
+    #[serde(default)]
+    even_if_open: bool,
+}
+
 pub(super) async fn settle(
     State(admin): State<Shared>,
     id: Result<Path<String>, PathRejection>,
@@ -79,7 +92,8 @@ pub(super) async fn settle(
             return Err(Problem::bad("outcome: what never happened has none; leave it out"));
         }
     };
-    end_unknown(&admin, "settle", id, Token(call.token), outcome, who).await
+    let work = end_unknown(admin.clone(), "settle", id, Token(call.token), outcome, who);
+    to_the_end(&admin, work).await
 }
 
 pub(super) async fn free(
@@ -90,12 +104,13 @@ pub(super) async fn free(
     let (id, peer) = (parse(id)?, peer(&request));
     let call: Freeing = read(&admin, request).await?;
     let who = Who::parse(call.by, call.note, peer)?;
-    end_unknown(&admin, "free", id, Token(call.token), None, who).await
+    let work = end_unknown(admin.clone(), "free", id, Token(call.token), None, who);
+    to_the_end(&admin, work).await
 }
 
 /// Ends an unknown: done with an outcome, or never.
 async fn end_unknown(
-    admin: &Admin,
+    admin: Shared,
     action: &'static str,
     id: OperationId,
     token: Token,
@@ -127,9 +142,9 @@ async fn end_unknown(
     };
     let settle = Settle { operation: id, token, nonce, finding, by, note: who.note.clone() };
     let made = judged(admin.store.settle(&settle).await, id, token);
-    audit::changed(admin, action, &About::Operation(&record.operation, token), &who, Came::of(&made));
+    audit::changed(&admin, action, &About::Operation(&record.operation, token), &who, Came::of(&made));
     made?;
-    Ok(super::json(&made_of(admin, id).await))
+    Ok(super::json(&made_of(&admin, id).await))
 }
 
 pub(super) async fn purge(
@@ -140,6 +155,10 @@ pub(super) async fn purge(
     let (id, peer) = (parse(id)?, peer(&request));
     let call: Signed = read(&admin, request).await?;
     let who = Who::parse(call.by, call.note, peer)?;
+    to_the_end(&admin, purge_one(admin.clone(), id, who)).await
+}
+
+async fn purge_one(admin: Shared, id: OperationId, who: Who) -> Answer {
     let record = admin.store.get(id).await?.ok_or_else(|| not_found(id))?;
     let nonce = nonce(&[b"purge", id.as_bytes(), who.by.as_bytes(), who.note.as_bytes()]);
     let purge = Purge { operation: id, nonce, note: who.signed() };
@@ -161,10 +180,14 @@ pub(super) async fn purge_subject(
     }
     let call: Signed = read(&admin, request).await?;
     let who = Who::parse(call.by, call.note, peer)?;
-    let purged = purge_all(&admin, &subject, &who).await.map_err(Problem::from);
-    audit::changed(&admin, "purge-subject", &About::Subject(&subject), &who, Came::of(&purged));
-    let SubjectPurge { purged, open, more } = purged?;
-    Ok(super::json(&json!({ "purged": purged, "open": open, "more": more })))
+    let shared = admin.clone();
+    let work = async move {
+        let purged = purge_all(&shared, &subject, &who).await.map_err(Problem::from);
+        audit::changed(&shared, "purge-subject", &About::Subject(&subject), &who, Came::of(&purged));
+        let SubjectPurge { purged, open, more } = purged?;
+        Ok(super::json(&json!({ "purged": purged, "open": open, "more": more })))
+    };
+    to_the_end(&admin, work).await
 }
 
 async fn purge_all(admin: &Admin, subject: &str, who: &Who) -> Result<SubjectPurge, Error> {
@@ -182,15 +205,32 @@ async fn purge_all(admin: &Admin, subject: &str, who: &Who) -> Result<SubjectPur
 
 pub(super) async fn acknowledge(State(admin): State<Shared>, request: Request) -> Answer {
     let peer = peer(&request);
-    let call: Signed = read(&admin, request).await?;
+    let call: Acknowledgement = read(&admin, request).await?;
     let who = Who::parse(call.by, call.note, peer)?;
-    if admin.store.status().await?.went_back_from.is_none() {
-        return Err(Problem::new(Slug::NotOpen, "the store is where it was last seen; nothing to accept"));
+    if !call.even_if_open && admin.store.status().await?.went_back_from.is_none() {
+        return Err(Problem::new(Slug::NotClosed, "the store is where it was last seen; nothing to accept"));
     }
-    let mark = admin.store.acknowledge_restore(&who.by).await.map_err(Problem::from);
-    audit::changed(&admin, "acknowledge", &About::Store, &who, Came::of(&mark));
-    let mark = mark?;
-    Ok(super::json(&json!({ "result": "made", "epoch": mark.epoch, "token": mark.token.0 })))
+    let shared = admin.clone();
+    let work = async move {
+        let mark = shared.store.acknowledge_restore(&who.by).await.map_err(Problem::from);
+        audit::changed(&shared, "acknowledge", &About::Store, &who, Came::of(&mark));
+        let mark = mark?;
+        Ok(super::json(&json!({ "result": "made", "epoch": mark.epoch, "token": mark.token.0 })))
+    };
+    to_the_end(&admin, work).await
+}
+
+/// Runs a change in a task of its own: a caller who hangs up must not leave a change that nobody told of.
+async fn to_the_end(admin: &Admin, work: impl Future<Output = Answer> + Send + 'static) -> Answer {
+    if semel::mutant::on("change-dies-with-its-caller") {
+        return work.await;
+    }
+    let (tell, told) = oneshot::channel();
+    admin.runtime.spawn(Box::pin(async move { drop(tell.send(work.await)) }));
+    told.await.unwrap_or_else(|_| {
+        let cut = "the call was cut off; repeat it to find out what came of it: it does nothing twice";
+        Err(Problem::new(Slug::StoreUnavailable, cut).with("may_have_been_applied", true))
+    })
 }
 
 fn peer(request: &Request) -> Option<Peer> {

@@ -86,7 +86,8 @@ fn bears(headers: &HeaderMap, expected: &[u8; 32]) -> bool {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     let (Some(line), None) = (lines.next(), lines.next()) else { return false };
     let Some((scheme, token)) = line.as_bytes().split_at_checked(7) else { return false };
-    scheme.eq_ignore_ascii_case(b"bearer ") && digest(token.trim_ascii()).ct_eq(expected).into()
+    let token = token.trim_ascii();
+    scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty() && digest(token).ct_eq(expected).into()
 }
 
 /// The host asked for: of the request line or `:authority`, else of the one `Host` line.

@@ -1,5 +1,6 @@
 //! Finding operations and looking at one.
 
+use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
@@ -7,11 +8,12 @@ use semel::{Key, OperationId, Record, Token};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::audit;
 use super::problem::{Problem, Slug};
 use super::shown::{self, STATES};
 use semel::store::Filter;
 
-use super::{Admin, Answer, Shared};
+use super::{Admin, Answer, Peer, Shared};
 use crate::json::Bodies;
 
 /// Operations in a page unless a call says otherwise.
@@ -115,6 +117,7 @@ pub(super) async fn show(
     State(admin): State<Shared>,
     id: Result<Path<String>, PathRejection>,
     view: Result<Query<View>, QueryRejection>,
+    peer: Option<Extension<Peer>>,
 ) -> Answer {
     let Query(view) = view.map_err(|refused| Problem::bad(refused.body_text()))?;
     let bodies = match view.body.as_deref() {
@@ -125,6 +128,9 @@ pub(super) async fn show(
     };
     let id = parse(id)?;
     let record = admin.store.get(id).await?.ok_or_else(|| not_found(id))?;
+    if bodies == Bodies::Shown {
+        audit::read_bodies(&admin, &record.operation, peer.map(|Extension(peer)| peer));
+    }
     Ok(super::json(&shown::whole(&record, bodies)))
 }
 

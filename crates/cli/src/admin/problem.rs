@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use semel::error::{Error, Kind};
 use serde_json::{Value, json};
 
-/// Why a call was refused. The first part is the last part of the problem's type.
+/// Why a call was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slug {
     BadRequest,
@@ -23,7 +23,7 @@ pub(crate) enum Slug {
     NotJson,
     OperationNotFound,
     OperationMovedOn,
-    NotOpen,
+    NotClosed,
     StoreUnavailable,
     StoreWentBack,
 }
@@ -42,12 +42,12 @@ impl Slug {
         Self::NotJson,
         Self::OperationNotFound,
         Self::OperationMovedOn,
-        Self::NotOpen,
+        Self::NotClosed,
         Self::StoreUnavailable,
         Self::StoreWentBack,
     ];
 
-    /// Name, status, title.
+    /// The last part of the type, the status, the title.
     pub(crate) fn told(self) -> (&'static str, StatusCode, &'static str) {
         use StatusCode as S;
         match self {
@@ -70,7 +70,7 @@ impl Slug {
             Self::OperationMovedOn => {
                 ("operation-moved-on", S::CONFLICT, "The operation is not in a state that allows this")
             }
-            Self::NotOpen => ("store-not-closed", S::CONFLICT, "The store did not go back"),
+            Self::NotClosed => ("store-not-closed", S::CONFLICT, "The store did not go back"),
             Self::StoreUnavailable => {
                 ("store-unavailable", S::SERVICE_UNAVAILABLE, "The store does not answer")
             }

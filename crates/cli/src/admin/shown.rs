@@ -47,6 +47,7 @@ pub(crate) fn summary(record: &Record) -> Value {
         "created_at": json::time(record.created_at),
         "attempt_at": json::time(record.attempt_at),
         "lease_until": json::time(record.lease_until),
+        "may_run_until": json::time(record.may_ask_at()),
         "settled_at": record.settled_at.map(json::time),
         "expires_at": record.expires_at().map(json::time),
         "possible_double_effect": record.history.possible_double_effect(),

@@ -83,7 +83,10 @@ pub(crate) struct Http {
 
 impl Http {
     pub(crate) fn new(dial: Dial, tls: Arc<rustls::ClientConfig>, runtime: Arc<dyn Runtime>) -> Self {
-        Self { dial, tls, runtime }
+        // Nothing but what is spoken here may be agreed on, whatever else the settings are for.
+        let mut tls = (*tls).clone();
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Self { dial, tls: Arc::new(tls), runtime }
     }
 
     async fn within<T>(

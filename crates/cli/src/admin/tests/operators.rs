@@ -1,11 +1,14 @@
 //! G-81: an operator finds an operation by key, sees its history and evidence, settles, frees and
 //! purges; all of it audited.
 
+use std::time::Duration;
+
 use http::StatusCode;
 use semel::claim::Claim;
 use semel::history::Kind;
 use semel::verbs::Completion;
 use semel::{EffectStore, Outcome, State};
+use semel_testkit::{Fault, Verb};
 use serde_json::{Value, json};
 
 use super::rig::{Rig, operation, policy};
@@ -110,6 +113,9 @@ async fn history_and_evidence_are_shown_and_bodies_only_when_asked_for() {
     let whole = rig.get(&format!("{path}?body=1")).await.json();
     assert_eq!(whole["outcome"]["body"], "charged 4242 once");
     assert_eq!(whole["history"][3]["evidence"]["body"], "charged 4242 twice");
+    let looks: Vec<_> = rig.audited().into_iter().filter(|event| event["action"] == "read-bodies").collect();
+    assert_eq!(looks.len(), 1, "who reads bodies is seen");
+    assert_eq!(looks[0]["operation"], charge.id().to_string());
 }
 
 #[tokio::test]
@@ -197,6 +203,61 @@ async fn who_settled_and_why_stands_in_the_history_and_in_the_audit_log() {
 }
 
 #[tokio::test]
+async fn a_settlement_whose_answer_got_lost_can_be_sent_again() {
+    // G-81
+    let rig = Rig::new().await;
+    let charge = operation(None, "charge", "k-1");
+    let holder = rig.unknown(&charge).await;
+    let path = format!("/v1/operations/{}/free", charge.id());
+    let body = json!({ "token": holder.token.0, "by": "ops", "note": "bank says no" });
+    // The record is read first, then comes the settlement.
+    let mut faults = vec![Fault::LoseAnswer, Fault::None];
+    rig.network.plan(move |_| faults.pop().unwrap_or(Fault::None));
+    let lost = rig.post(&path, body.clone()).await;
+    assert_eq!(
+        (lost.status, lost.problem().as_str()),
+        (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable")
+    );
+    assert_eq!(lost.json()["may_have_been_applied"], true);
+    assert_eq!(rig.record(&charge).await.state, State::Released, "it was applied");
+    let again = rig.post(&path, body).await;
+    assert_eq!(again.status, StatusCode::OK, "{}", again.text);
+    assert_eq!(rig.record(&charge).await.history.events().len(), 2, "noted once");
+    let results: Vec<_> = rig.audited().iter().map(|event| event["result"].clone()).collect();
+    assert_eq!(results, ["failed", "made"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_whose_caller_hung_up_is_finished_and_audited() {
+    // G-81
+    let rig = Rig::new().await;
+    let charge = operation(None, "charge", "k-1");
+    let holder = rig.unknown(&charge).await;
+    // The record is read first; the settlement takes a second.
+    let second = Duration::from_secs(1);
+    let mut faults = vec![Fault::Delay(second), Fault::None];
+    rig.network.plan(move |_| faults.pop().unwrap_or(Fault::None));
+    let body = json!({ "token": holder.token.0, "by": "ops" });
+    let path = format!("/v1/operations/{}/free", charge.id());
+    let calling = rig.post(&path, body);
+    let asked = async {
+        while rig.network.calls(Verb::Other) < 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = asked => {}
+        answer = calling => panic!("it was answered: {}", answer.text),
+    }
+    tokio::time::sleep(2 * second).await;
+    assert_eq!(rig.record(&charge).await.state, State::Released);
+    let told: Vec<_> =
+        rig.audited().iter().map(|event| (event["by"].clone(), event["result"].clone())).collect();
+    assert_eq!(told, [(json!("ops"), json!("made"))]);
+}
+
+#[tokio::test]
 async fn freeing_lets_the_next_attempt_run_and_is_about_the_attempt_that_was_seen() {
     // G-81
     let rig = Rig::new().await;
@@ -246,7 +307,7 @@ async fn a_purge_removes_the_body_and_keeps_that_the_key_was_used() {
     assert!(!shown.text.contains("4242"));
     assert_eq!(shown.json()["history"][0]["note"], "dpo: request 9");
     assert!(matches!(rig.try_claim(&charge).await, Claim::Purged { .. }));
-    assert_eq!(rig.audited().last().unwrap()["action"], "purge");
+    assert_eq!(rig.audited()[0]["action"], "purge");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use semel::runtime::Tokio;
+use semel_testkit::Fault;
 use serde_json::json;
 
 use super::rig::{Rig, operation};
@@ -19,6 +20,20 @@ async fn a_process_that_cannot_work_is_alive_but_not_ready() {
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.json()["reasons"], json!(["no upstream is healthy"]));
     assert_eq!(rig.get("/healthz").await.status, StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_or_silent_makes_it_not_ready() {
+    let rig = Rig::new().await;
+    for (fault, reason) in [(Fault::Refuse, "the store: "), (Fault::Hang, "not answered within 2s")] {
+        rig.network.plan(move |_| fault);
+        let answer = rig.get("/readyz").await;
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
+        let told = answer.json()["reasons"][0].as_str().unwrap().to_owned();
+        assert!(told.contains(reason), "{told}");
+        rig.network.heal();
+        assert_eq!(rig.get("/readyz").await.status, StatusCode::OK);
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use semel::{
     EffectStore, Fingerprinter, Holder, Keyring, MemoryStore, Nonce, Operation, OperationId, Outcome, Policy,
     Record, Scope, Token,
 };
-use semel_testkit::ManualClock;
+use semel_testkit::{Fault, FaultyStore, ManualClock};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tracing::subscriber::DefaultGuard;
@@ -30,6 +30,8 @@ use crate::log::Page;
 /// The admin API of a gateway in namespace `shop`. Routes named `sealed` seal their outcomes.
 pub(super) struct Rig {
     pub(super) store: Arc<MemoryStore>,
+    /// What the listener sees of it.
+    pub(super) network: Arc<FaultyStore>,
     pub(super) clock: Arc<ManualClock>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) not_ready: Arc<Mutex<Vec<String>>>,
@@ -83,8 +85,9 @@ impl Rig {
         let not_ready: Arc<Mutex<Vec<String>>> = Arc::default();
         let reasons = not_ready.clone();
         let secret = token.map(|token| Secret(token.to_owned()));
+        let network = FaultyStore::new(store.clone(), |_| Fault::None);
         let admin = Arc::new(Admin {
-            store: store.clone(),
+            store: network.clone(),
             runtime: Arc::new(Tokio::new()),
             namespace: "shop".into(),
             guard: Guard::new(secret.as_ref(), &[]),
@@ -101,7 +104,7 @@ impl Rig {
         tokio::spawn(async move { axum::serve(listener, service).await });
         let token = token.map(str::to_owned);
         let _listening = tracing::subscriber::set_default(subscriber);
-        Self { store, clock, metrics, not_ready, known, address, token, log, _listening }
+        Self { store, network, clock, metrics, not_ready, known, address, token, log, _listening }
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {

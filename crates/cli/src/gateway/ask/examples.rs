@@ -93,35 +93,36 @@ impl Room {
 /// An example service in a process of its own, which ends with the test.
 struct Service {
     address: String,
-    _process: Child,
-    _files: tempfile::TempDir,
+    program: &'static str,
+    script: &'static str,
+    process: Child,
+    files: tempfile::TempDir,
 }
 
 impl Service {
     /// `None`, said aloud, where the language is not installed and nobody requires it.
-    async fn start(program: &str, script: &str) -> Option<Self> {
+    async fn start(program: &'static str, script: &'static str) -> Option<Self> {
         let files = tempfile::tempdir().unwrap();
-        let started = Command::new(program)
-            .arg(examples().join(script))
-            .args(["0".as_ref(), files.path().join("receipts").as_os_str()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn();
-        let mut process = match started {
-            Ok(process) => process,
+        match spawned(program, script, &files) {
+            Ok(mut process) => {
+                let address = address(&mut process).await;
+                Some(Self { address, program, script, process, files })
+            }
             Err(error) if std::env::var("SEMEL_TEST_REQUIRE").is_ok() => {
                 panic!("{program} does not start: {error}")
             }
             Err(error) => {
                 eprintln!("SKIPPED {program}: it does not start ({error}); ./test installs it");
-                return None;
+                None
             }
-        };
-        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let line = lines.next_line().await.unwrap().expect("it says where it listens");
-        let address = line.strip_prefix("listening on http://").expect("it says where it listens").to_owned();
-        Some(Self { address, _process: process, _files: files })
+        }
+    }
+
+    /// Kills it and starts it again on the same files.
+    async fn restart(&mut self) {
+        self.process.kill().await.unwrap();
+        self.process = spawned(self.program, self.script, &self.files).unwrap();
+        self.address = address(&mut self.process).await;
     }
 
     fn asked(&self) -> Arc<dyn Ask> {
@@ -159,6 +160,23 @@ impl Service {
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
     }
+}
+
+fn spawned(program: &str, script: &str, files: &tempfile::TempDir) -> std::io::Result<Child> {
+    Command::new(program)
+        .arg(examples().join(script))
+        .args(["0".as_ref(), files.path().join("receipts").as_os_str()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+}
+
+/// Where it listens, as it says when it is ready.
+async fn address(process: &mut Child) -> String {
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let line = lines.next_line().await.unwrap().expect("it says where it listens");
+    line.strip_prefix("listening on http://").expect("it says where it listens").to_owned()
 }
 
 async fn done_is_replayed(service: &Service) {
@@ -221,6 +239,25 @@ async fn the_node_service_answers_done_never_and_cannot_tell() {
     done_is_replayed(&service).await;
     never_is_fenced(&service).await;
     cannot_tell_waits_for_the_bank(&service).await;
+}
+
+#[tokio::test]
+async fn receipts_and_fences_of_the_services_outlive_them() {
+    // G-15
+    for (program, script) in [("python3", "python/service.py"), ("node", "node/service.mjs")] {
+        let Some(mut service) = Service::start(program, script).await else { continue };
+        let mut room = Room::new(service.asked());
+        let [done, lost] = [room.attempt("alice").await, room.attempt("bob").await];
+        service.send("/charges", done, json!({ "amount": 350 })).await;
+        room.recover().await;
+        assert_eq!(room.state(lost).await, State::Released, "{program}");
+        service.restart().await;
+        let (status, _) = service.send("/charges", lost, json!({ "amount": 350 })).await;
+        assert_eq!(status, 409, "{program}: the promise holds");
+        let (status, body) = service.send("/charges", done, json!({ "amount": 350 })).await;
+        assert_eq!((status, body), (201, json!({ "charged": 350 })), "{program}: the receipt is there");
+        assert_eq!(service.charges().await, 1, "{program}");
+    }
 }
 
 /// The statements of the SQL example, on SQLite.
