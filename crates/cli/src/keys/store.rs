@@ -74,7 +74,7 @@ impl Operations for Store {
                 break;
             }
             pages += 1;
-            if pages == PAGES_QUIET {
+            if pages == PAGES_QUIET && filter.key.is_some() {
                 eprintln!(
                     "semel: looking through the whole store, {LOOK_MAX} operations at a time; with --namespace, --route, \
                      --tenant or --no-tenant, and the key, it is found at once"
