@@ -7,10 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::HeaderName;
 use http::{Method, Request, Response};
+use http_body_util::Limited;
 use semel_core::Policy;
 use semel_http::tenant::{self, Answer};
-use semel_http::{ExpiredKeys, Route, TooSlow};
+use semel_http::{ExpiredKeys, Op, RequestBody, Route, TooSlow};
 use semel_testkit::{Fault, Verb};
+use tower::{Layer, ServiceExt};
 
 use crate::world::{Got, Script, World, open_route, post, respond, send};
 
@@ -194,6 +196,49 @@ async fn a_request_beyond_the_limit_runs_nothing_and_an_announced_one_is_not_rea
     assert_eq!(send(&app, by_header).await.status, 413);
     assert_eq!(world.effects(), 1);
     assert_eq!(world.store.calls(Verb::Claim), 1);
+}
+
+#[tokio::test]
+async fn a_limit_set_further_out_is_a_413_too() {
+    // G-19
+    let world = World::new();
+    let effects = world.effects.clone();
+    let service = tower::service_fn(move |_: Request<RequestBody<Limited<Script>>>| {
+        effects.fetch_add(1, Ordering::SeqCst);
+        async { Ok::<_, std::convert::Infallible>(respond(200, "ok")) }
+    });
+    let app = world.layer(open_route().build().unwrap()).layer(service);
+    let request = post("k1", Script::chunks(["12", "34"])).map(|body| Limited::new(body, 3));
+    assert_eq!(app.oneshot(request).await.unwrap().status(), 413);
+    assert_eq!(world.effects(), 0);
+}
+
+#[tokio::test]
+async fn a_gateway_and_a_layer_behind_it_share_a_store() {
+    // G-1, G-21
+    let world = World::new();
+    let inner = open_route().build().unwrap();
+    let outer = || open_route().build().unwrap();
+    let effects = world.effects.clone();
+    let service = tower::service_fn(move |request: Request<RequestBody<RequestBody<Script>>>| {
+        let n = effects.fetch_add(1, Ordering::SeqCst) + 1;
+        let token = request.headers()["semel-token"].to_str().unwrap().to_owned();
+        assert_eq!(token, request.extensions().get::<Op>().unwrap().token().unwrap().to_string());
+        async move { Ok::<_, std::convert::Infallible>(respond(201, format!("effect {n}"))) }
+    });
+    let inner = world.layer(inner).namespace("service").unwrap().layer(service);
+    let app = world.layer(outer()).namespace("gateway").unwrap().layer(inner.clone());
+    let got = app.clone().oneshot(post("k1", "x")).await.unwrap();
+    assert_eq!(got.status(), 201);
+    assert!(!got.headers().keys().any(|name| name.as_str().starts_with("semel-")));
+    assert!(app.oneshot(post("k1", "x")).await.unwrap().headers().contains_key("idempotent-replayed"));
+    assert_eq!(world.effects(), 1);
+    // With one namespace for both, the inner one meets the outer one's claim; nobody takes that for an outcome.
+    let confused = world.layer(outer()).namespace("service").unwrap().layer(inner);
+    for _ in 0..2 {
+        assert_eq!(confused.clone().oneshot(post("k2", "x")).await.unwrap().status(), 409);
+    }
+    assert_eq!(world.effects(), 1);
 }
 
 #[tokio::test]

@@ -169,6 +169,20 @@ async fn a_large_answer_is_recorded_before_its_first_byte_and_never_runs_again()
 }
 
 #[tokio::test]
+async fn a_large_answer_that_breaks_off_later_breaks_off_for_the_client_and_stays_recorded() {
+    // G-19
+    let world = World::new();
+    let policy = Policy::builder().outcome_bytes_max(4).build().unwrap();
+    let app = world.app(open_route().policy(policy).build().unwrap(), |_| async {
+        let frames = ["123", "45"].map(|chunk| Ok(Frame::data(chunk.into())));
+        respond(200, Script::frames(frames.into_iter().chain([Err("connection reset".into())])))
+    });
+    assert_eq!(send(&app, post("k1", "x")).await.body, Err("connection reset".into()));
+    assert_eq!(send(&app, post("k1", "x")).await.problem(), "body-not-kept");
+    assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test]
 async fn a_body_the_service_does_not_want_kept_streams_and_is_not_stored() {
     // G-16, G-19
     let world = World::new();

@@ -48,9 +48,9 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    fn new(first: Option<KeySet>) -> Self {
+    fn new(first: Option<Arc<KeySet>>) -> Self {
         Self {
-            current: RwLock::new(first.map(Arc::new)),
+            current: RwLock::new(first),
             wanted: Notify::new(),
             resting: AtomicBool::new(false),
             looks: watch::channel(0).0,
@@ -83,20 +83,34 @@ impl Keys {
 
 /// All key sets of a gateway, each once however many routes use it.
 #[derive(Debug, Default)]
-pub(crate) struct Sources(Vec<(JwtKeys, Arc<Keys>)>);
+pub(crate) struct Sources {
+    used: Vec<(JwtKeys, Arc<Keys>)>,
+    /// Those of the configuration before a reload.
+    before: Vec<(JwtKeys, Arc<Keys>)>,
+}
 
 impl Sources {
+    /// For a reload: sets that both configurations use start with the keys that are known, so that no request
+    /// waits for a fetch that was made long ago.
+    pub(crate) fn after(before: &Sources) -> Self {
+        Self { used: Vec::new(), before: before.used.clone() }
+    }
+
     pub(super) fn keys(&mut self, source: &JwtKeys) -> Arc<Keys> {
-        if let Some((_, keys)) = self.0.iter().find(|(known, _)| known == source) {
-            return keys.clone();
+        let of = |list: &[(JwtKeys, Arc<Keys>)]| {
+            list.iter().find(|(known, _)| known == source).map(|(_, keys)| keys.clone())
+        };
+        if let Some(keys) = of(&self.used) {
+            return keys;
         }
         // The first look at a file is taken at once: requests must not wait for a task to start.
         let first = match source {
-            JwtKeys::JwksFile(path) => read(path).ok().and_then(|bytes| parse_set(&bytes).ok()),
+            JwtKeys::JwksFile(path) => read(path).ok().and_then(|bytes| parse_set(&bytes).ok()).map(Arc::new),
             JwtKeys::Secret(_) | JwtKeys::JwksUrl(_) => None,
         };
-        let keys = Arc::new(Keys::new(first));
-        self.0.push((source.clone(), keys.clone()));
+        let known = of(&self.before).and_then(|keys| keys.current());
+        let keys = Arc::new(Keys::new(first.or(known)));
+        self.used.push((source.clone(), keys.clone()));
         keys
     }
 
@@ -107,7 +121,7 @@ impl Sources {
         fetch: &Arc<dyn Fetch>,
         stop: &watch::Receiver<bool>,
     ) {
-        for (source, keys) in &self.0 {
+        for (source, keys) in &self.used {
             let keeper = Keeper {
                 source: source.clone(),
                 keys: keys.clone(),

@@ -291,6 +291,7 @@ impl Fetch for Served {
 
 struct Rig {
     check: Check,
+    sources: Sources,
     served: Arc<Served>,
     runtime: Arc<dyn Runtime>,
     stop: watch::Sender<bool>,
@@ -306,7 +307,7 @@ impl Rig {
         let (stop, stopped) = watch::channel(false);
         let fetch: Arc<dyn Fetch> = served.clone();
         sources.keep_fresh(&runtime, &fetch, &stopped);
-        Self { check, served, runtime, stop }
+        Self { check, sources, served, runtime, stop }
     }
 
     async fn decide(&self, token: &str) -> Result<String, Refused> {
@@ -369,6 +370,21 @@ async fn a_set_that_cannot_be_had_leaves_the_one_before() {
     drop(rig.stop);
     rig.runtime.sleep(Duration::from_secs(3600)).await;
     assert_eq!(rig.served.0.lock().unwrap().0, fetches, "stopped with its gateway");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_keeps_the_keys_that_are_known() {
+    // G-5
+    let (pair, jwk) = ed25519("k-1");
+    let rig = Rig::new(vec![Ok(json!({ "keys": [jwk] }))]);
+    rig.runtime.sleep(Duration::from_millis(1)).await;
+    let same = jwt(JwtKeys::JwksUrl("https://id.example/keys".parse().unwrap()));
+    let other = jwt(JwtKeys::JwksUrl("https://other.example/keys".parse().unwrap()));
+    let mut sources = Sources::after(&rig.sources);
+    let (same, other) = (Verifier::new(&same, &mut sources), Verifier::new(&other, &mut sources));
+    assert_eq!(same.subject(&ed_token(&pair, "k-1"), 1500), Ok("alice".into()));
+    assert_eq!(other.subject(&ed_token(&pair, "k-1"), 1500), Err(Reason::NoKeys), "another issuer's keys");
+    drop(rig.stop);
 }
 
 #[tokio::test(start_paused = true)]

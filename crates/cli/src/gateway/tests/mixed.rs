@@ -9,8 +9,8 @@ use hyper::body::Incoming;
 
 use super::rig::*;
 
-const CLIENTS: usize = 32;
-const REQUESTS: usize = 40;
+const CLIENTS: usize = 24;
+const REQUESTS: usize = 20;
 
 /// Answers with the question, in one of several manners of services; the path names the manner.
 async fn manners(request: Request<Incoming>) -> Reply {
@@ -35,7 +35,7 @@ async fn manners(request: Request<Incoming>) -> Reply {
                 let question = question.clone();
                 async move {
                     tokio::task::yield_now().await;
-                    let end = (at + 5).min(question.len());
+                    let end = (at + 500).min(question.len());
                     (at < end).then(|| (Ok(Frame::data(question.slice(at..end))), end))
                 }
             });

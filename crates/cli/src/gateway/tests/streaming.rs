@@ -93,6 +93,7 @@ async fn a_service_can_refuse_before_the_body_is_sent() {
     service.head().await;
     service.say("HTTP/1.1 413 Payload Too Large\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(client.answer().await.status, 413, "and no 100 before it");
+    assert!(client.is_closed().await, "whether the body still comes is not certain, so nothing else may");
 }
 
 #[tokio::test]
@@ -205,6 +206,23 @@ async fn an_answer_that_breaks_is_seen_to_break() {
         let rest = client.rest().await;
         assert!(!String::from_utf8_lossy(&rest).contains("0\r\n\r\n"), "it must not look whole: {rest:?}");
     }
+}
+
+#[tokio::test]
+async fn an_answer_that_ends_with_its_connection_is_whole() {
+    let (stage, address) = Stage::open().await;
+    let proxy = proxy_to(address).await;
+    let mut client = proxy.client().await;
+    client.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    service.say("HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nhel").await;
+    client.until("hel").await;
+    service.say("lo").await;
+    drop(service);
+    client.until("lo\r\n0\r\n\r\n").await;
+    client.say("GET /next HTTP/1.1\r\nHost: a\r\n\r\n").await;
+    assert!(stage.next().await.head().await.starts_with("GET /next "), "the client's connection goes on");
 }
 
 #[tokio::test]

@@ -103,12 +103,16 @@ fn poll_driven<B: Payload>(
     // Parts arrive only by driving the connection, which happens here: no waker is needed for them.
     let mut unwoken = Context::from_waker(Waker::noop());
     let mut frame = poll(incoming, &mut unwoken);
-    while frame.is_pending() {
+    if frame.is_pending() {
         leased.drive(cx);
         frame = poll(incoming, &mut unwoken);
-        if frame.is_pending() && !leased.has_ended() {
+    }
+    if frame.is_pending() {
+        if !leased.has_ended() {
             return Poll::Pending;
         }
+        // Cannot be: hyper ends the body before the connection. If it were, the answer is not whole.
+        frame = Poll::Ready(Some(Err("the connection ended within an answer".into())));
     }
     let ended = match &frame {
         Poll::Ready(Some(Ok(_))) => incoming.is_end_stream(),
