@@ -23,7 +23,10 @@ mod show;
 mod tenant;
 mod value;
 
-pub(crate) use resolve::{Resolved, from_bytes, resolve};
+#[cfg(test)]
+pub(crate) use resolve::from_bytes;
+pub(crate) use resolve::resolve;
+pub(crate) use value::Here;
 
 #[cfg(test)]
 mod tests;

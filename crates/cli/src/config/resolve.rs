@@ -42,14 +42,17 @@ pub(crate) fn resolve(
     with_file(arguments, Some((path, &bytes)), surroundings)
 }
 
-/// Resolves the bytes of a file, touching nothing else. What fuzzing calls.
+/// Resolves the bytes of a file, touching nothing else.
+#[cfg(test)]
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Resolved, Vec<Mistake>> {
     with_file(&Arguments::default(), Some(("semel.toml", bytes)), &Nowhere)
 }
 
 /// No files and no variables.
+#[cfg(test)]
 struct Nowhere;
 
+#[cfg(test)]
 impl Surroundings for Nowhere {
     fn read(&self, _: &Path) -> std::io::Result<Vec<u8>> {
         Err(std::io::ErrorKind::NotFound.into())
@@ -97,7 +100,7 @@ fn with_file(
     if !mistakes.is_empty() {
         return Err(mistakes.into_sorted());
     }
-    let gateway = Gateway { routes, fallback, aliases, encryption: keys, ..general };
+    let gateway = Gateway { routes, fallback, encryption: keys, ..general };
     Ok(Resolved { gateway, warnings: warnings.into_sorted(), shown })
 }
 
@@ -155,7 +158,6 @@ fn general(given: &Layers<'_>, judge: &mut Judge<'_>) -> Gateway {
         },
         routes: Vec::new(),
         fallback: route::preset(),
-        aliases: Vec::new(),
         encryption: None,
     }
 }

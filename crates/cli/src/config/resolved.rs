@@ -27,8 +27,6 @@ pub(crate) struct Gateway {
     pub(crate) routes: Vec<Route>,
     /// For keyed requests that match no route.
     pub(crate) fallback: RouteSettings,
-    /// Ids that routes had before, with the ids they have now: (old, new).
-    pub(crate) aliases: Vec<(String, String)>,
     pub(crate) encryption: Option<Encryption>,
 }
 

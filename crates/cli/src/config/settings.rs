@@ -65,6 +65,7 @@ impl Setting {
     }
 
     /// How it is written in the file.
+    #[cfg(test)]
     pub(crate) fn in_file(&self) -> String {
         match self.section {
             Section::Gateway | Section::Route => self.name.to_owned(),

@@ -22,7 +22,7 @@ use super::net::{Listener, Network};
 use super::observe::Metrics;
 use super::serve::{self, Certificates, Drained};
 use super::table::{Table, Tables};
-use super::tenant::Fetch;
+use super::tenant::{Fetch, Sources};
 use super::unknowns;
 use super::upstream::{Upstream, client_config};
 use crate::config::resolved::Gateway;
@@ -66,7 +66,7 @@ impl Door {
     ) -> anyhow::Result<Self> {
         let tls = Arc::new(client_config(settings.upstream.ca.as_deref())?);
         let http = Arc::new(Http::new(fetch::over(network.clone()), tls, runtime.clone()));
-        let tables = Tables::new(Table::new(settings, &http, &runtime)?);
+        let tables = Tables::new(Table::new(settings, Sources::default(), &http, &runtime)?);
         let once = Once::new(store.clone(), runtime.clone());
         let counted = once.clone();
         let tally = Arc::new(move || counted.tally().all());
@@ -176,7 +176,8 @@ impl Ending {
 impl Parts {
     /// Puts other routes in force, from the next request on.
     pub(crate) fn reload(&self, settings: &Gateway) -> anyhow::Result<()> {
-        let table = Table::new(settings, &self.http, &self.runtime)?;
+        let sources = Sources::after(&self.tables.load().sources);
+        let table = Table::new(settings, sources, &self.http, &self.runtime)?;
         self.metrics.add_routes(table.labels());
         self.tables.set(table);
         self.keep_key_sets();

@@ -98,13 +98,6 @@ pub(crate) enum Fate {
     Unknown,
 }
 
-/// Which way captured bytes went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    Request,
-    Response,
-}
-
 /// Counts of the core, by name: `|| once.tally().all()`.
 pub(crate) type TallySource = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
 
@@ -121,7 +114,6 @@ pub(crate) struct Metrics {
     store_up: Gauge,
     store_errors: Counters,
     upstream_failures: [Counter; 2],
-    captured_bytes: [Counter; 2],
     administered: Counters,
     tally: TallySource,
 }
@@ -161,7 +153,6 @@ impl Metrics {
         let store_errors = counters(&mut book, "store_errors", "Failed calls of the store, by cause");
         let upstream =
             counters(&mut book, "upstream_failures", "Requests without a proper answer, by their fate");
-        let captured = counters(&mut book, "captured_bytes", "Bytes of bodies read whole, by direction");
         let administered = counters(&mut book, "admin_calls", "Calls of operators, by action and result");
         book.register_collector(Box::new(Tallied(tally.clone())));
         for kind in KINDS {
@@ -171,8 +162,6 @@ impl Metrics {
         let metrics = Self {
             upstream_failures: ["nothing-happened", "unknown"]
                 .map(|fate| upstream.get_or_create_owned(&labels(&[("fate", fate)]))),
-            captured_bytes: ["request", "response"]
-                .map(|way| captured.get_or_create_owned(&labels(&[("direction", way)]))),
             registry: book,
             routes: RwLock::default(),
             decisions,
@@ -241,10 +230,6 @@ impl Metrics {
 
     pub(crate) fn upstream_failed(&self, fate: Fate) {
         self.upstream_failures[fate as usize].inc();
-    }
-
-    pub(crate) fn captured(&self, direction: Direction, bytes: usize) {
-        self.captured_bytes[direction as usize].inc_by(bytes as u64);
     }
 
     /// Counts a call to the admin API. Both names are fixed in the code.
@@ -437,7 +422,6 @@ mod tests {
         let one = metrics.running();
         let two = metrics.running();
         drop(one);
-        metrics.captured(Direction::Response, 100);
         metrics.upstream_failed(Fate::NothingHappened);
         metrics.store_failed(Kind::Busy);
         let text = metrics.text();
@@ -446,7 +430,6 @@ mod tests {
             ("semel_unknown_oldest_seconds", 90.0),
             ("semel_store_up", 1.0),
             ("semel_leases_in_flight", 1.0),
-            (r#"semel_captured_bytes_total{direction="response"}"#, 100.0),
             (r#"semel_upstream_failures_total{fate="nothing-happened"}"#, 1.0),
             (r#"semel_store_errors_total{kind="busy"}"#, 1.0),
             (r#"semel_events_total{event="refused_outcomes"}"#, 3.0),

@@ -46,10 +46,15 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(settings: &Gateway, http: &Arc<Http>, runtime: &Arc<dyn Runtime>) -> anyhow::Result<Self> {
+    /// `sources` are those of the table before, or empty.
+    pub(crate) fn new(
+        settings: &Gateway,
+        mut sources: Sources,
+        http: &Arc<Http>,
+        runtime: &Arc<dyn Runtime>,
+    ) -> anyhow::Result<Self> {
         let keyring = settings.encryption.as_ref().map(policy::keyring).transpose();
         let keyring = keyring.map_err(anyhow::Error::msg).context("the encryption keys cannot be used")?;
-        let mut sources = Sources::default();
         let mut make = |route: Option<&resolved::Route>, settings: &RouteSettings| -> anyhow::Result<Entry> {
             let builder = match route {
                 Some(resolved::Route { id, stored: Some(stored), .. }) => door::Route::builder(id).known_as(stored),

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use semel::{Error, Runtime, State, Timestamp, Token};
+use semel::store::Filter;
+use semel::{EffectStore, Error, Runtime, State, Timestamp, Token};
 
 use super::observe::Metrics;
 

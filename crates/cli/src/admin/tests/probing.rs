@@ -67,15 +67,15 @@ async fn metrics_are_served_as_prometheus_reads_them() {
 async fn unknowns_are_counted_with_the_age_of_the_oldest() {
     // G-80
     let rig = Rig::new().await;
-    let shelf = rig.shelf();
-    assert_eq!(unknowns::look(&*shelf, "shop").await.unwrap(), Seen { count: 0, oldest: None });
+    let store = rig.store.clone();
+    assert_eq!(unknowns::look(&*store, "shop").await.unwrap(), Seen { count: 0, oldest: None });
     rig.unknown(&operation(None, "charge", "k-1")).await;
     rig.clock.shift(90_000_000);
     rig.unknown(&operation(None, "charge", "k-2")).await;
     rig.claim(&operation(None, "charge", "running")).await;
-    let seen = unknowns::look(&*shelf, "shop").await.unwrap();
+    let seen = unknowns::look(&*store, "shop").await.unwrap();
     assert_eq!(seen, Seen { count: 2, oldest: Some(Duration::from_secs(90)) });
-    assert_eq!(unknowns::look(&*shelf, "elsewhere").await.unwrap().count, 0);
+    assert_eq!(unknowns::look(&*store, "elsewhere").await.unwrap().count, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,7 +88,7 @@ async fn the_watch_feeds_the_gauges_and_tells_when_the_store_is_away() {
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async { drop(stopped.await) };
     let watch = unknowns::watch(
-        rig.shelf(),
+        rig.store.clone(),
         "shop".into(),
         rig.metrics.clone(),
         Arc::new(Tokio::new()),

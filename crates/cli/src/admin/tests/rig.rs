@@ -11,11 +11,10 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use semel::claim::{self, Claim};
 use semel::runtime::Tokio;
-use semel::store::{Page as Listed, Pending};
 use semel::verbs::{Complete, Completion, MarkUnknown, Witness};
 use semel::{
     EffectStore, Fingerprinter, Holder, Keyring, MemoryStore, Nonce, Operation, OperationId, Outcome, Policy,
-    Record, Scope, Token,
+    Record, Scope,
 };
 use semel_testkit::{Fault, FaultyStore, ManualClock};
 use serde_json::Value;
@@ -35,7 +34,6 @@ pub(super) struct Rig {
     pub(super) clock: Arc<ManualClock>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) not_ready: Arc<Mutex<Vec<String>>>,
-    known: Arc<Mutex<Vec<OperationId>>>,
     address: SocketAddr,
     token: Option<String>,
     log: Page,
@@ -74,7 +72,7 @@ impl Rig {
     pub(super) async fn with_token(token: Option<&str>) -> Self {
         let clock = ManualClock::new();
         let store = Arc::new(MemoryStore::with_clock(clock.clone()));
-        let (log, known) = (Page::default(), Arc::default());
+        let log = Page::default();
         let written = log.clone();
         let subscriber = tracing_subscriber::fmt()
             .json()
@@ -104,7 +102,7 @@ impl Rig {
         tokio::spawn(async move { axum::serve(listener, service).await });
         let token = token.map(str::to_owned);
         let _listening = tracing::subscriber::set_default(subscriber);
-        Self { store, network, clock, metrics, not_ready, known, address, token, log, _listening }
+        Self { store, network, clock, metrics, not_ready, address, token, log, _listening }
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {
@@ -190,7 +188,7 @@ impl Rig {
 
     pub(super) async fn complete(&self, holder: Holder, route: &str, body: &str) -> Completion {
         let outcome = policy(route).prepare(&Outcome::text(body), holder.operation);
-        self.store.complete(&Complete { holder, outcome }).await.unwrap()
+        self.store.complete(&Complete { holder, outcome, ttl_min: None }).await.unwrap()
     }
 
     pub(super) async fn record(&self, operation: &Operation) -> Record {

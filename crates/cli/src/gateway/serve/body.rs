@@ -27,7 +27,7 @@ pub(crate) struct ClientBody {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BodyError {
     #[error("the client sent nothing of its body for {0:?}")]
-    Slow(Duration),
+    Slow(Duration, #[source] semel::http::TooSlow),
     #[error("the client's body broke off")]
     Cut(#[source] hyper::Error),
 }
@@ -80,7 +80,7 @@ impl Patience {
             let silent = self.runtime.elapsed().saturating_sub(self.last);
             if silent >= self.timeout {
                 self.slow.0.store(true, Ordering::Release);
-                return Poll::Ready(BodyError::Slow(self.timeout));
+                return Poll::Ready(BodyError::Slow(self.timeout, semel::http::TooSlow));
             }
             self.timer = Some(self.runtime.sleep(self.timeout - silent));
         }

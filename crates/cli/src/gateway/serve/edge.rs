@@ -13,11 +13,11 @@ use http_body::Body;
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use semel::Runtime;
+use semel::http::Fate;
 use tower_service::Service;
 
 use super::super::headers;
 use super::super::problem::Problem;
-use super::super::upstream::Fate;
 use super::body::{ClientBody, EdgeBody, Slow};
 use super::link::{Flight, Link};
 

@@ -41,7 +41,7 @@ use framing::Framing;
 use link::{Census, Link, Origin, Overdue};
 use wire::{Client, Wire};
 
-pub(crate) use body::{BodyError, ClientBody};
+pub(crate) use body::ClientBody;
 pub(crate) use edge::Peer;
 pub(crate) use link::{ClientCertificate, Held};
 pub(crate) use tls::Certificates;

@@ -13,7 +13,6 @@ mod jwk;
 mod jwks;
 mod jwt;
 
-pub(crate) use check::{Check, Credential, Decision, Refused, is_credential, strip};
+pub(crate) use check::{Check, Decision, Refused, is_credential, strip};
 pub(crate) use jwk::parse_set;
-pub(crate) use jwks::{Fetch, Keys, Sources};
-pub(crate) use jwt::Reason;
+pub(crate) use jwks::{Fetch, Sources};

@@ -24,7 +24,8 @@ use tower_service::Service;
 use super::super::BoxError;
 use super::super::net::{Network, RealNetwork};
 use super::super::serve::{self, Certificates, ClientBody, Drained};
-use super::super::upstream::{Body, Deadline, Fate, Protected, Upstream};
+use super::super::upstream::{Body, Deadline, Protected, Upstream};
+use semel::http::Fate;
 use crate::config::resolved;
 
 /// The longest a test waits for anything. Reached only by a failing one.

@@ -224,7 +224,7 @@ async fn a_body_too_large_to_keep_is_passed_on_and_nothing_runs_again() {
     let again = caller.post("/large", "promise-large-00001", ORDER).await;
     assert_eq!((again.status, again.problem().as_str()), (409, "body-not-kept"));
     assert!(again.text().contains("201"), "{}", again.text());
-    let order = format!("{{"note":"{}"}}", "n".repeat(2 << 20));
+    let order = format!(r#"{{"note":"{}"}}"#, "n".repeat(2 << 20));
     let refused = caller.post("/pay", "promise-large-00002", &order).await;
     assert_eq!((refused.status, refused.problem().as_str()), (413, "request-too-large"));
     assert_eq!((upstream.count("/large"), upstream.count("/pay")), (1, 0));
