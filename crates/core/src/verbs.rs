@@ -147,8 +147,9 @@ impl Complete {
 
     fn refuse(&self, record: &Record, now: Timestamp) -> Step<Completion> {
         let holder = self.holder;
-        let stale = |history: &History| {
-            Stale { evidence_kept: history.refused(&holder).is_some_and(|event| event.evidence.is_some()), ..Stale::of(Some(record)) }
+        let stale = |history: &History| Stale {
+            evidence_kept: history.refused(&holder).is_some_and(|event| event.evidence.is_some()),
+            ..Stale::of(Some(record))
         };
         if record.history.refused(&holder).is_some() || mutant::on("refused-outcome-forgotten") {
             return Step::told(Completion::Refused(stale(&record.history)));

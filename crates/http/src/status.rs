@@ -47,7 +47,9 @@ impl SemelLayer {
         let store = self.shared.once.store();
         let record = in_time(&self.shared.once, store.get(operation.id())).await.map_err(away)?;
         // The store's own time says whether the record still counts.
-        let page = in_time(&self.shared.once, store.list(&Filter::unsettled(), Token(u64::MAX), 1)).await.map_err(away)?;
+        let page = in_time(&self.shared.once, store.list(&Filter::unsettled(), Token(u64::MAX), 1))
+            .await
+            .map_err(away)?;
         Ok(match record.filter(|record| !record.is_expired(page.now)) {
             Some(record) => describe(&record, route, page.now),
             None => json!({

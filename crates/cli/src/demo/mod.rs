@@ -52,7 +52,9 @@ struct Tally {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { workers, payments, crashes, store } = arguments;
     let intents = workers * payments;
-    println!("{workers} clients make {payments} payments each and retry until they hear that they have paid. The");
+    println!(
+        "{workers} clients make {payments} payments each and retry until they hear that they have paid. The"
+    );
     println!("network loses 3 answers in 10, sends 1 request in 10 twice and delays many; with Semel, the");
     println!("gateway is also killed {crashes} times with kill -9.\n");
     let scratch = tempfile::tempdir().context("no temporary directory")?;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use anyhow::Context;
 use futures_util::FutureExt;
 use futures_util::future::{Shared, select_all};
-use semel::http::observer::{Decision, Observer};
 use semel::http::SemelLayer;
+use semel::http::observer::{Decision, Observer};
 use semel::runtime::Boxed;
 use semel::{EffectStore, Once, Recoverer, Runtime, Sweeper};
 use tokio::sync::watch;
@@ -151,11 +151,12 @@ impl Ending {
         let Parts { store, runtime, tables, metrics, namespace, .. } = &**parts;
         let finder = tables.clone();
         let every = (tables.load().shortest_lease() / 3).clamp(RECOVER_EVERY_MIN, RECOVER_EVERY_MAX);
-        let recoverer = Recoverer::new(store.clone(), runtime.clone()).every(every).ask_by(move |operation| {
-            let table = finder.load();
-            let entry = table.owner(operation)?;
-            Some((entry.policy().clone(), entry.ask.clone()?))
-        });
+        let recoverer =
+            Recoverer::new(store.clone(), runtime.clone()).every(every).ask_by(move |operation| {
+                let table = finder.load();
+                let entry = table.owner(operation)?;
+                Some((entry.policy().clone(), entry.ask.clone()?))
+            });
         let sweeper = Sweeper::new(store.clone(), runtime.clone());
         let counting = unknowns::watch(
             store.clone(),

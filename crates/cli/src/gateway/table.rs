@@ -57,7 +57,9 @@ impl Table {
         let keyring = keyring.map_err(anyhow::Error::msg).context("the encryption keys cannot be used")?;
         let mut make = |route: Option<&resolved::Route>, settings: &RouteSettings| -> anyhow::Result<Entry> {
             let builder = match route {
-                Some(resolved::Route { id, stored: Some(stored), .. }) => door::Route::builder(id).known_as(stored),
+                Some(resolved::Route { id, stored: Some(stored), .. }) => {
+                    door::Route::builder(id).known_as(stored)
+                }
                 _ => door::Route::by_path(),
             };
             let methods = route.map_or(&resolved::Route::PROTECTED_METHODS[..], |route| route.methods());
@@ -84,7 +86,8 @@ impl Table {
             }
             let ask = match &settings.recovery {
                 Recovery::Ask(url) => {
-                    Some(Arc::new(Reconcile::new(url.clone(), door::derived_key, http.clone())) as Arc<dyn Ask>)
+                    Some(Arc::new(Reconcile::new(url.clone(), door::derived_key, http.clone()))
+                        as Arc<dyn Ask>)
                 }
                 Recovery::Hold | Recovery::Rerun => None,
             };
@@ -92,7 +95,8 @@ impl Table {
             Ok(Entry { settings: settings.clone(), route: Arc::new(builder.build()?), ask, stored })
         };
         let entries = settings.routes.iter().map(|route| {
-            make(Some(route), &route.settings).with_context(|| format!("the route `{}` cannot be used", route.id))
+            make(Some(route), &route.settings)
+                .with_context(|| format!("the route `{}` cannot be used", route.id))
         });
         let entries: Vec<Entry> = entries.collect::<anyhow::Result<_>>()?;
         let fallback = make(None, &settings.fallback).context("the defaults of routes cannot be used")?;

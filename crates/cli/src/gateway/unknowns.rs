@@ -28,8 +28,11 @@ pub(crate) struct Seen {
 
 /// Looks once through the unknowns of a namespace.
 pub(crate) async fn look(store: &dyn EffectStore, namespace: &str) -> Result<Seen, Error> {
-    let filter =
-        Filter { namespace: Some(namespace.to_owned()), states: Some(vec![State::Unknown]), ..Filter::default() };
+    let filter = Filter {
+        namespace: Some(namespace.to_owned()),
+        states: Some(vec![State::Unknown]),
+        ..Filter::default()
+    };
     let (mut count, mut since) = (0, None::<Timestamp>);
     let mut after = Token(0);
     loop {

@@ -133,7 +133,12 @@ async fn one_client_never_gets_the_answer_of_another() {
     assert!(again.replayed());
     assert_eq!(again.text(), "effect 1");
     assert_eq!(send(&app, post("same-key", "x")).await.problem(), "tenant-missing");
-    let page = world.store.inner().list(&semel_core::store::Filter::unsettled(), semel_core::Token::default(), 10).await.unwrap();
+    let page = world
+        .store
+        .inner()
+        .list(&semel_core::store::Filter::unsettled(), semel_core::Token::default(), 10)
+        .await
+        .unwrap();
     assert!(!format!("{page:?}").contains("alice"));
 }
 

@@ -24,7 +24,8 @@ struct Parrot {
 impl Fetch for Parrot {
     fn post(&self, _: Uri, body: Bytes) -> Boxed<Result<Fetched, Failed>> {
         self.heard.lock().unwrap().push(serde_json::from_slice(&body).unwrap());
-        let fetched = Fetched { status: self.status, headers: http::HeaderMap::new(), body: self.says.clone() };
+        let fetched =
+            Fetched { status: self.status, headers: http::HeaderMap::new(), body: self.says.clone() };
         Box::pin(async { Ok(fetched) })
     }
 }
@@ -211,8 +212,9 @@ async fn a_certificate_counts_only_if_somebody_we_trust_signed_it() {
     let trusting =
         rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let trusting = Arc::new(trusting.unwrap().with_root_certificates(roots).with_no_client_auth());
-    let fetched =
-        Http::new(fetch::over(Arc::new(RealNetwork)), trusting, Arc::new(Tokio::new())).post(url.clone(), "{}".into()).await;
+    let fetched = Http::new(fetch::over(Arc::new(RealNetwork)), trusting, Arc::new(Tokio::new()))
+        .post(url.clone(), "{}".into())
+        .await;
     assert_eq!(fetched.unwrap().body, "ok");
     let failed = http().post(url, "{}".into()).await;
     assert!(matches!(failed, Err(Failed::Unreachable(_))), "{failed:?}");

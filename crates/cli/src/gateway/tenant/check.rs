@@ -142,7 +142,8 @@ impl Check {
     /// # Cancellation
     /// Safe: the fetch goes on in its own task.
     pub(crate) fn refresh(&self, refused: &Refused, runtime: &dyn Runtime) -> Option<Boxed<()>> {
-        let (Refused::Unverified(Reason::UnknownKey | Reason::NoKeys), Rule::Token(verifier)) = (refused, &self.0)
+        let (Refused::Unverified(Reason::UnknownKey | Reason::NoKeys), Rule::Token(verifier)) =
+            (refused, &self.0)
         else {
             return None;
         };

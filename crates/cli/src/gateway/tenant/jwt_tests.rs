@@ -315,7 +315,9 @@ impl Rig {
         headers.insert("authorization", HeaderValue::from_str(&format!("bearer {token}")).unwrap());
         let decide = || self.check.decide(&headers, None, None, 1500);
         let first = decide();
-        if let Some(learning) = first.as_ref().err().and_then(|refused| self.check.refresh(refused, &*self.runtime)) {
+        if let Some(learning) =
+            first.as_ref().err().and_then(|refused| self.check.refresh(refused, &*self.runtime))
+        {
             learning.await;
         }
         match decide()? {

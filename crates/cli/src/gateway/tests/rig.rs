@@ -25,8 +25,8 @@ use super::super::BoxError;
 use super::super::net::{Network, RealNetwork};
 use super::super::serve::{self, Certificates, ClientBody, Drained};
 use super::super::upstream::{Body, Deadline, Protected, Upstream};
-use semel::http::Fate;
 use crate::config::resolved;
+use semel::http::Fate;
 
 /// The longest a test waits for anything. Reached only by a failing one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);

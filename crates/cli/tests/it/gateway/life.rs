@@ -30,18 +30,30 @@ async fn kill_9_in_flight_leaves_an_unknown_that_a_person_settles() {
     let short = ["--lease", "300ms"];
     let mut gateway = Gateway::start(home.path(), &upstream.url(), &short).await;
     let caller = Caller::of(&gateway.address);
-    let lost = tokio::spawn(async move { caller.send("POST", "/slow", &[("idempotency-key", "life-inflight-00001")], ORDER).await });
+    let lost = tokio::spawn(async move {
+        caller.send("POST", "/slow", &[("idempotency-key", "life-inflight-00001")], ORDER).await
+    });
     upstream.comes().await;
     gateway.child.kill().await.expect("it is killed");
     assert!(lost.await.expect("no panic").is_err(), "the client hears nothing");
     let gateway = Gateway::start(home.path(), &upstream.url(), &short).await;
     let caller = Caller::of(&gateway.address);
-    let unknown = until(&caller, "/slow", "life-inflight-00001", |heard| heard.problem() != "in-flight").await;
+    let unknown =
+        until(&caller, "/slow", "life-inflight-00001", |heard| heard.problem() != "in-flight").await;
     assert_eq!((unknown.status, unknown.problem().as_str()), (409, "outcome-unknown"));
     let store = format!("sqlite:{}", home.path().join("semel.db").display());
+    let answer = home.path().join("answer.json");
+    std::fs::write(&answer, "{\"id\":\"pay_1\"}").expect("it is written");
     let settled = tokio::process::Command::new(env!("CARGO_BIN_EXE_semel"))
         .args(["keys", "settle", "life-inflight-00001", "--done", "--status", "201", "--by", "test"])
-        .args(["--header", "content-type: application/json", "--body", "{\"id\":\"pay_1\"}", "--store", &store])
+        .args([
+            "--header",
+            "content-type: application/json",
+            "--body-file",
+            &answer.display().to_string(),
+            "--store",
+            &store,
+        ])
         .output()
         .await
         .expect("it runs");
@@ -78,17 +90,31 @@ async fn two_gateways_on_one_store_run_a_key_once() {
         let store = engine.fresh(home.path());
         let upstream = Upstream::start().await;
         let url = upstream.url();
-        let arguments =
-            ["--listen", "127.0.0.1:0", "--upstream", &url, "--store", &store, "--tenant", "none", "--wait", "20s"];
+        let arguments = [
+            "--listen",
+            "127.0.0.1:0",
+            "--upstream",
+            &url,
+            "--store",
+            &store,
+            "--tenant",
+            "none",
+            "--wait",
+            "20s",
+        ];
         let gateways = [Gateway::with(&arguments).await, Gateway::with(&arguments).await];
         for round in 0..10 {
             let mut race = JoinSet::new();
             for at in 0..20 {
-                let (caller, key) = (Caller::of(&gateways[at % 2].address), format!("life-two-gateways-{round}"));
+                let (caller, key) =
+                    (Caller::of(&gateways[at % 2].address), format!("life-two-gateways-{round}"));
                 race.spawn(async move { caller.post("/pay", &key, ORDER).await });
             }
             let answers = race.join_all().await;
-            assert!(answers.iter().all(|heard| heard.status == 201 && heard.body == answers[0].body), "{answers:?}");
+            assert!(
+                answers.iter().all(|heard| heard.status == 201 && heard.body == answers[0].body),
+                "{answers:?}"
+            );
             assert_eq!(upstream.count("/pay"), round + 1, "{}", engine.name);
         }
         drop(gateways);
@@ -129,7 +155,7 @@ async fn a_reload_drops_nothing_and_refuses_what_would_orphan_records() {
     let upstream = Upstream::start().await;
     let config = home.path().join("semel.toml");
     let write = |routes: &str| std::fs::write(&config, routes).expect("it is written");
-    write("[[route]]\nid = \"pay\"\npath = \"/pay\"\nkey = \"optional\"\n");
+    write("[[route]]\nid = \"pay\"\npath = \"/pay\"\nprotection = \"optional\"\n");
     let path = config.display().to_string();
     let gateway = Gateway::start(home.path(), &upstream.url(), &["--config", &path]).await;
     let caller = Caller::of(&gateway.address);
@@ -139,7 +165,7 @@ async fn a_reload_drops_nothing_and_refuses_what_would_orphan_records() {
         async move { caller.post("/slow", "life-reload-0000002", ORDER).await }
     });
     upstream.comes().await;
-    write("[[route]]\nid = \"pay\"\npath = \"/pay\"\nkey = \"required\"\n");
+    write("[[route]]\nid = \"pay\"\npath = \"/pay\"\nprotection = \"required\"\n");
     gateway.signal("-HUP");
     let refused = async {
         loop {

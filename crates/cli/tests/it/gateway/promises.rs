@@ -88,7 +88,11 @@ async fn a_credential_without_a_declared_tenant_is_refused_with_the_choices() {
     }
     assert!(!refused.text().contains("secret-one"));
     assert_eq!(upstream.count("/pay"), 0);
-    assert_eq!(caller.post("/pay", "promise-tenant-002", ORDER).await.status, 201, "no credential, no tenant");
+    assert_eq!(
+        caller.post("/pay", "promise-tenant-002", ORDER).await.status,
+        201,
+        "no credential, no tenant"
+    );
 }
 
 #[tokio::test]
@@ -205,13 +209,17 @@ async fn hints_count_only_with_the_nonce_and_never_reach_the_client() {
 async fn the_service_gets_the_attempt_and_clients_cannot_pretend_to_be_one() {
     // G-21
     let (_home, _upstream, _gateway, caller) = scene(&[]).await;
-    let headers = [("idempotency-key", "promise-attempt-001"), ("semel-token", "999999"), ("semel-nonce", "mine")];
+    let headers =
+        [("idempotency-key", "promise-attempt-001"), ("semel-token", "999999"), ("semel-nonce", "mine")];
     let heard = caller.send("POST", "/echo", &headers, ORDER).await.expect("an answer").text();
-    for name in ["idempotency-key: promise-attempt-001", "semel-token: ", "semel-nonce: ", "semel-derived-key: "] {
+    for name in
+        ["idempotency-key: promise-attempt-001", "semel-token: ", "semel-nonce: ", "semel-derived-key: "]
+    {
         assert!(heard.contains(name), "{name}: {heard}");
     }
     assert!(!heard.contains("999999") && !heard.contains("mine"), "{heard}");
-    let unkeyed = caller.send("POST", "/echo", &[("semel-hint", "decided")], ORDER).await.expect("an answer").text();
+    let unkeyed =
+        caller.send("POST", "/echo", &[("semel-hint", "decided")], ORDER).await.expect("an answer").text();
     assert!(!unkeyed.contains("semel-"), "{unkeyed}");
 }
 

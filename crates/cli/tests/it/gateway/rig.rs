@@ -88,7 +88,10 @@ async fn serve(State(upstream): State<Upstream>, request: Request) -> Response {
             hinted(&headers, (status, format!("status {status} number {n}")).into_response())
         }
         "cut" => {
-            let cut = futures_util::stream::iter([Ok(Bytes::from("half an ans")), Err(std::io::Error::other("cut"))]);
+            let cut = futures_util::stream::iter([
+                Ok(Bytes::from("half an ans")),
+                Err(std::io::Error::other("cut")),
+            ]);
             Response::new(Body::from_stream(cut))
         }
         "large" => (StatusCode::CREATED, "x".repeat(3 << 20)).into_response(),
@@ -100,8 +103,10 @@ async fn serve(State(upstream): State<Upstream>, request: Request) -> Response {
             response
         }
         "echo" => {
-            let shown: Vec<String> =
-                headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or("?"))).collect();
+            let shown: Vec<String> = headers
+                .iter()
+                .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap_or("?")))
+                .collect();
             shown.join("\n").into_response()
         }
         _ => created(n, &body),
