@@ -75,14 +75,19 @@ pub(crate) fn is_nominated(headers: &HeaderMap, name: &HeaderName) -> bool {
     lines.flat_map(|line| line.split(',')).any(|option| option.trim().eq_ignore_ascii_case(name.as_str()))
 }
 
-/// Removes every header of Semel's namespace.
+/// Removes every header of Semel's namespace. The others keep their order, which `HeaderMap::remove` would
+/// not keep.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     if !headers.keys().any(is_ours) || semel_core::mutant::on("semel-headers-pass") {
         return;
     }
-    let ours: Vec<HeaderName> = headers.keys().filter(|name| is_ours(name)).cloned().collect();
-    for name in ours {
-        headers.remove(name);
+    let mut name = None;
+    for (next, value) in std::mem::take(headers) {
+        // Repeats come without their name.
+        name = next.or(name);
+        if let Some(name) = name.as_ref().filter(|name| !is_ours(name)) {
+            headers.append(name, value);
+        }
     }
 }
 

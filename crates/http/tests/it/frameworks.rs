@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tower::ServiceExt;
 
 fn layer() -> SemelLayer {
+    crate::log::listen();
     let once = Once::new(Arc::new(MemoryStore::new()), Arc::new(Tokio::new()));
     SemelLayer::new(once, Route::builder("charge").tenant(tenant::Nobody).build().unwrap())
 }

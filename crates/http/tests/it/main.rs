@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 mod frameworks;
+mod log;
 mod order;
 mod outage;
 mod replay;

@@ -38,6 +38,7 @@ fn rich() -> http::Response<Script> {
     let mut response = respond(201, body);
     let headers = response.headers_mut();
     for (name, value) in [
+        ("semel-anything", "inner"),
         ("content-type", "application/json"),
         ("x-repeat", "1"),
         ("x-repeat", "2"),
@@ -47,7 +48,6 @@ fn rich() -> http::Response<Script> {
         ("keep-alive", "timeout=5"),
         ("x-private", "for this connection"),
         ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
-        ("semel-anything", "inner"),
     ] {
         headers.append(HeaderName::from_static(name), value.parse().unwrap());
     }
@@ -66,6 +66,8 @@ async fn a_replay_has_status_headers_trailers_and_body_byte_for_byte() {
     assert_eq!((first.status, first.text()), (201, "{\"id\":7}"));
     assert_eq!(first.headers["set-cookie"], "session=secret", "the first client gets its cookie");
     assert!(!first.headers.contains_key("semel-anything") && !first.replayed());
+    let names: Vec<&str> = first.headers.keys().map(HeaderName::as_str).collect();
+    assert_eq!(names[..3], ["content-type", "x-repeat", "location"], "in the order they were sent");
     assert_eq!((again.status, again.text()), (201, "{\"id\":7}"));
     let lines: Vec<(&str, &[u8])> =
         again.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();

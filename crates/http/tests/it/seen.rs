@@ -1,7 +1,7 @@
 //! What operators and clients can see: decisions, status, routes exchanged at run time.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode};
@@ -12,6 +12,7 @@ use semel_testkit::Fault;
 use tower::{Layer, ServiceExt, service_fn};
 use tracing::Instrument;
 
+use crate::log;
 use crate::world::{Script, World, open_route, post, respond, send};
 
 #[tokio::test(start_paused = true)]
@@ -57,28 +58,10 @@ async fn every_decision_is_told_once_with_route_and_key() {
     assert_eq!(world.seen.kinds(), told);
 }
 
-/// What a subscriber writes.
-#[derive(Clone, Default)]
-struct Written(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Written {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn a_decision_is_one_event_with_the_key_and_the_handler_runs_in_the_requests_span() {
     // G-80, G-17
-    let written = Written::default();
-    let writer = written.clone();
-    let subscriber = tracing_subscriber::fmt().with_writer(move || writer.clone()).with_ansi(false).finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    log::written();
     let world = World::new();
     let route = Route::builder("charge").tenant(tenant::Credential).build().unwrap();
     let app = world.app(route, |_| async {
@@ -89,7 +72,7 @@ async fn a_decision_is_one_event_with_the_key_and_the_handler_runs_in_the_reques
     let mut request = post("order-1042-payment", "x");
     request.headers_mut().insert("authorization", "Bearer top-secret".parse().unwrap());
     send(&app, request).instrument(tracing::info_span!("request", id = 7)).await;
-    let written = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let written = log::written();
     let handler = written.lines().find(|line| line.contains("from the handler")).unwrap();
     assert!(handler.contains("request{id=7}"), "{handler}");
     let decisions: Vec<&str> = written.lines().filter(|line| line.contains("semel::decision")).collect();

@@ -103,6 +103,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new() -> Self {
+        crate::log::listen();
         let clock = ManualClock::in_tokio_time();
         let memory = Arc::new(MemoryStore::with_clock(clock.clone()));
         let store = FaultyStore::new(memory, |_| Fault::None);
