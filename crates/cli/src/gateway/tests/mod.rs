@@ -7,6 +7,7 @@ mod http2;
 mod lost;
 mod mixed;
 mod rig;
+mod seam;
 mod streaming;
 mod targets;
 mod tls;

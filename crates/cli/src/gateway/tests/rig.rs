@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -68,6 +68,7 @@ pub(super) struct Plan {
     pub(super) tls: Option<Arc<Certificates>>,
     pub(super) drain: Duration,
     pub(super) network: Arc<dyn Network>,
+    pub(super) runtime: Arc<dyn Runtime>,
 }
 
 impl Plan {
@@ -79,11 +80,12 @@ impl Plan {
             tls: None,
             drain: Duration::from_secs(5),
             network: Arc::new(RealNetwork),
+            runtime: Arc::new(Tokio::new()),
         }
     }
 
     pub(super) async fn start(self) -> Proxy {
-        let runtime: Arc<dyn Runtime> = Arc::new(Tokio::new());
+        let runtime = self.runtime;
         let upstream = Upstream::new(&self.upstream, self.network, runtime.clone()).unwrap();
         let listener = RealNetwork.bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let address = listener.address().unwrap();
@@ -95,11 +97,60 @@ impl Plan {
             runtime: runtime.clone(),
         };
         let (stop, stopped) = oneshot::channel::<()>();
-        let service = Marking { upstream: upstream.clone(), runtime };
+        let service = forward(upstream.clone(), runtime);
         let ended = tokio::spawn(async move {
             serve::run(listener, settings, service, async move { drop(stopped.await) }).await
         });
         Proxy { address, upstream, stop: Some(stop), ended }
+    }
+}
+
+/// Time that passes when a test says so.
+pub(super) struct ByHand {
+    tokio: Tokio,
+    time: Mutex<Time>,
+}
+
+struct Time {
+    now: Duration,
+    sleepers: Vec<(Duration, oneshot::Sender<()>)>,
+}
+
+impl ByHand {
+    pub(super) fn new() -> Arc<Self> {
+        let time = Time { now: Duration::from_secs(1), sleepers: Vec::new() };
+        Arc::new(Self { tokio: Tokio::new(), time: Mutex::new(time) })
+    }
+
+    /// Lets time pass, and then everybody do what they do about it.
+    pub(super) async fn pass(&self, by: Duration) {
+        {
+            let mut time = self.time.lock().unwrap();
+            time.now += by;
+            let now = time.now;
+            time.sleepers.retain(|(at, _)| *at > now);
+        }
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+impl Runtime for ByHand {
+    fn spawn(&self, work: Boxed<()>) {
+        self.tokio.spawn(work);
+    }
+
+    fn sleep(&self, wait: Duration) -> Boxed<()> {
+        let (sleeper, woken) = oneshot::channel();
+        let mut time = self.time.lock().unwrap();
+        let at = time.now + wait;
+        time.sleepers.push((at, sleeper));
+        Box::pin(async move { drop(woken.await) })
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.time.lock().unwrap().now
     }
 }
 
@@ -139,9 +190,14 @@ impl Proxy {
     }
 }
 
+/// The service of a proxy with nothing in between.
+pub(super) fn forward(upstream: Upstream<ClientBody>, runtime: Arc<dyn Runtime>) -> Marking {
+    Marking { upstream, runtime }
+}
+
 /// Stands where the layer will: marks requests as tests ask, and shows their fate in a header.
 #[derive(Clone)]
-struct Marking {
+pub(super) struct Marking {
     upstream: Upstream<ClientBody>,
     runtime: Arc<dyn Runtime>,
 }

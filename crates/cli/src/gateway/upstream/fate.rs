@@ -20,9 +20,8 @@ impl Failure {
         Self { problem, reason, fate: Fate::NothingHappened }
     }
 
-    pub(super) fn new(problem: Problem, reason: String, nothing_happened: bool) -> Self {
-        let fate = if nothing_happened { Fate::NothingHappened } else { Fate::Unknown(reason.clone()) };
-        Self { problem, reason, fate }
+    pub(super) fn unknown(problem: Problem, reason: String) -> Self {
+        Self { problem, fate: Fate::Unknown(reason.clone()), reason }
     }
 
     pub(super) fn into_response<B: Payload>(self) -> Response<Body<B>> {

@@ -106,7 +106,8 @@ impl<B: Payload> Http2<B> {
                     let refused = is_refused(&lost, &line);
                     match spare.filter(|_| refused || open.sender.is_closed()) {
                         Some(spare) => task.restore(spare),
-                        None => return Err(Failure::new(problem, reason, refused)),
+                        None if refused => return Err(Failure::nothing_happened(problem, reason)),
+                        None => return Err(Failure::unknown(problem, reason)),
                     }
                     self.forget();
                 }

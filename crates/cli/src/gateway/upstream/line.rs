@@ -39,6 +39,13 @@ pub(super) enum BodyState {
     Failed = 4,
 }
 
+/// What sealing a line found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sealing {
+    NothingSent,
+    MaybeSent,
+}
+
 #[derive(Default)]
 pub(super) struct Line {
     gate: AtomicU8,
@@ -61,14 +68,14 @@ impl Line {
         self.set_body(body);
     }
 
-    /// Whether nothing of the request went out; if so, nothing can from now on.
-    pub(super) fn seal(&self) -> bool {
+    /// Says whether anything of the request went out. If nothing did, nothing can from now on.
+    pub(super) fn seal(&self) -> Sealing {
         if semel::mutant::on("sent-bytes-forgotten") {
-            return true;
+            return Sealing::NothingSent;
         }
         match self.gate.compare_exchange(CLEAN, SEALED, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => true,
-            Err(found) => found == SEALED,
+            Ok(_) | Err(SEALED) => Sealing::NothingSent,
+            Err(_) => Sealing::MaybeSent,
         }
     }
 
@@ -181,11 +188,12 @@ mod tests {
         // G-16
         let line = Line::default();
         assert!(line.write(|| Poll::Pending).is_pending());
-        assert!(line.seal(), "a write that did not happen is no byte");
+        assert_eq!(line.seal(), Sealing::NothingSent, "a write that did not happen is no byte");
         let refused = line.write(|| panic!("a sealed line reached the network"));
         assert!(matches!(refused, Poll::Ready(Err(_))));
         line.begin(BodyState::Done);
-        assert!(line.seal(), "a new request does not break the seal");
+        assert_eq!(line.seal(), Sealing::NothingSent, "a new request does not break the seal");
+        assert!(matches!(line.write(|| wrote(1)), Poll::Ready(Err(_))));
     }
 
     #[test]
@@ -193,11 +201,11 @@ mod tests {
         // G-16
         let line = Line::default();
         assert!(line.write(|| wrote(1)).is_ready());
-        assert!(!line.seal());
+        assert_eq!(line.seal(), Sealing::MaybeSent);
         assert!(line.write(|| Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))).is_ready());
-        assert!(!line.seal(), "a failure after the first byte does not unsend it");
+        assert_eq!(line.seal(), Sealing::MaybeSent, "a failure after the first byte does not unsend it");
         line.begin(BodyState::Done);
-        assert!(line.seal(), "the next request has sent nothing yet");
+        assert_eq!(line.seal(), Sealing::NothingSent, "the next request has sent nothing yet");
     }
 
     #[test]
@@ -205,9 +213,9 @@ mod tests {
         // G-16
         let line = Line::default();
         let _ = line.write(|| {
-            assert!(!line.seal());
+            assert_eq!(line.seal(), Sealing::MaybeSent);
             Poll::Pending
         });
-        assert!(line.seal());
+        assert_eq!(line.seal(), Sealing::NothingSent);
     }
 }

@@ -23,7 +23,7 @@ use super::body::{Body, Payload};
 use super::exchange::{Lost, Wait, exchange};
 use super::fate::Failure;
 use super::http2::Http2;
-use super::line::{BodyState, Gated, Line};
+use super::line::{BodyState, Gated, Line, Sealing};
 use super::pool::{Busy, Connection, Count, Leased, Limits, Pool};
 use super::task::Task;
 use super::tls::{Connectors, Transport};
@@ -179,12 +179,17 @@ impl<B: Payload> Target<B> {
                     }
                 }
                 Err(lost) => {
-                    let nothing_happened = line.seal();
+                    let sealing = line.seal();
                     drop(leased);
                     let (problem, reason) = lost.explain(line.body());
                     match spare.filter(|_| problem == Problem::UpstreamUnreachable) {
                         Some(spare) => task.restore(spare),
-                        None => return Err(Failure::new(problem, reason, nothing_happened)),
+                        None => {
+                            return Err(match sealing {
+                                Sealing::NothingSent => Failure::nothing_happened(problem, reason),
+                                Sealing::MaybeSent => Failure::unknown(problem, reason),
+                            });
+                        }
                     }
                 }
             }
@@ -201,7 +206,7 @@ impl<B: Payload> Target<B> {
         if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
             let Some(switch) = task.switch.take() else {
                 let reason = "the upstream switched protocols unasked".to_owned();
-                return Err(Failure::new(Problem::UpstreamUnreachable, reason, false));
+                return Err(Failure::unknown(Problem::UpstreamUnreachable, reason));
             };
             return Ok(tunnel::open(&self.runtime, response, leased, switch));
         }
@@ -286,5 +291,5 @@ pub(super) fn unreachable(reason: String) -> Failure {
 
 /// Cannot be: a task is sent by one target at a time. If it were, nobody could tell what happened.
 pub(super) fn already_sent() -> Failure {
-    Failure::new(Problem::UpstreamUnreachable, "the request was on its way already".to_owned(), false)
+    Failure::unknown(Problem::UpstreamUnreachable, "the request was on its way already".to_owned())
 }
