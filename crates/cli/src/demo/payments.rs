@@ -110,19 +110,23 @@ impl Book {
     }
 
     /// Charges, unless this attempt was fenced off.
-    fn charge(&mut self, order: Order, key: Option<String>, token: Option<u64>) -> Result<Receipt, Response> {
+    fn charge(
+        &mut self,
+        order: Order,
+        key: Option<String>,
+        token: Option<u64>,
+    ) -> Result<Receipt, (StatusCode, String)> {
         let fence = key.as_ref().and_then(|key| self.fences.get(key));
         if fence.is_some_and(|fence| token.is_some_and(|token| token <= *fence)) {
-            let refused = json!({ "error": "this attempt was given up; it is refused" });
-            return Err((StatusCode::CONFLICT, Json(refused)).into_response());
+            return Err((StatusCode::CONFLICT, "this attempt was given up; it is refused".into()));
         }
         let Order { amount, currency } = order;
         let receipt = Receipt { id: format!("pay_{}", self.receipts.len() + 1), amount, currency, key };
         if let Some((path, file)) = &mut self.journal {
             let line = serde_json::to_string(&receipt).map(|line| line + "\n").unwrap_or_default();
             if let Err(error) = file.write_all(line.as_bytes()) {
-                let broken = json!({ "error": format!("cannot write {}: {error}", path.display()) });
-                return Err((StatusCode::INTERNAL_SERVER_ERROR, Json(broken)).into_response());
+                let why = format!("cannot write {}: {error}", path.display());
+                return Err((StatusCode::INTERNAL_SERVER_ERROR, why));
             }
         }
         self.enter(receipt.clone());
@@ -152,7 +156,7 @@ async fn pay(
     let token = text("semel-token").and_then(|token| token.parse().ok());
     match payments.book().charge(order, key, token) {
         Ok(receipt) => created(&receipt),
-        Err(refused) => refused,
+        Err((status, why)) => (status, Json(json!({ "error": why }))).into_response(),
     }
 }
 

@@ -48,6 +48,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 /// A connection. TCP stays unboxed: it is what production runs on.
 pub(crate) enum Stream {
     Tcp(TcpStream),
+    #[cfg_attr(not(test), expect(dead_code, reason = "only simulations have other networks"))]
     Other(Box<dyn Io>),
 }
 

@@ -34,7 +34,7 @@ fn the_demo_shows_duplicates_without_semel_and_none_with_it() {
             line[row.len()..].split_whitespace().filter_map(|word| word.parse().ok()).collect()
         };
         let [without, with] = ["without Semel", "with Semel"].map(counts);
-        let (payments, crashes, charges, duplicates, missing) = (0, 2, 3, 4, 5);
+        let (payments, crashes, charges, duplicates, missing) = (0, 3, 4, 5, 6);
         assert_eq!((with[charges], with[duplicates], with[missing]), (with[payments], 0, 0), "{shown}");
         assert_eq!(with[crashes], 4, "{shown}");
         assert!(without[duplicates] > 0, "nothing to protect from: {shown}");

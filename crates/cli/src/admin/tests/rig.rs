@@ -13,8 +13,8 @@ use semel::claim::{self, Claim};
 use semel::runtime::Tokio;
 use semel::verbs::{Complete, Completion, MarkUnknown, Witness};
 use semel::{
-    EffectStore, Fingerprinter, Holder, Keyring, MemoryStore, Nonce, Operation, OperationId, Outcome, Policy,
-    Record, Scope,
+    EffectStore, Fingerprinter, Holder, Keyring, MemoryStore, Nonce, Operation, Outcome, Policy, Record,
+    Scope,
 };
 use semel_testkit::{Fault, FaultyStore, ManualClock};
 use serde_json::Value;
