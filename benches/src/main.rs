@@ -9,6 +9,7 @@ mod callgrind;
 mod chart;
 mod copies;
 mod growth;
+mod http;
 mod load;
 mod machine;
 mod overhead;
@@ -53,6 +54,8 @@ enum Mode {
     Core,
     Sqlite,
     Postgres,
+    Layer,
+    Gateway,
     MemoryGrowth,
     All,
 }
@@ -110,6 +113,7 @@ fn run_part(part: &[String]) -> Result<()> {
         ["slow-disk", quick, database] => {
             runtime().block_on(slow_disk::part(Effort::new(quick.parse()?), Path::new(database)))
         }
+        ["serve", what] => runtime().block_on(http::part(what)),
         ["growth", engine, operations, directory] => {
             runtime().block_on(growth::part(engine, operations.parse()?, Path::new(directory)))
         }
@@ -135,6 +139,12 @@ async fn measure(args: &Args) -> Result<()> {
     }
     if wants(Mode::Postgres) {
         boards.extend(postgres::measure(effort).await?);
+    }
+    if wants(Mode::Layer) {
+        boards.extend(http::measure_layer(effort).await?);
+    }
+    if wants(Mode::Gateway) {
+        boards.extend(http::measure_gateway(effort).await?);
     }
     if wants(Mode::MemoryGrowth) {
         boards.extend(growth::measure(effort).await?);

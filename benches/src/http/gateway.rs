@@ -1,13 +1,12 @@
 //! The gateway: without keys beside nginx, with new keys beside what its store can do, replays
 //! beside unkeyed requests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use semel_stores::postgres::PostgresStore;
-use tokio::process::Command;
 
 use super::servers::Server;
 use super::wrk::{Traffic, Wrk};
@@ -25,7 +24,7 @@ const NGINX: &str = "nginx";
 const GATEWAY: &str = "Semel";
 
 pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
-    let semel = build().await?;
+    let semel = super::build("../Cargo.toml", &["--bin", "semel"]).await?;
     let wrk = Wrk::ready().await?;
     let upstream = Server::part(&["bare"]).await?;
     let target = format!("http://{}", upstream.address);
@@ -74,7 +73,13 @@ async fn keyed_on_postgres(semel: &Path, wrk: &Wrk, target: &str, effort: Effort
     board
 }
 
-async fn keyed(engine: &str, wrk: &Wrk, ceiling: &Arc<Direct>, gateway: &Server, effort: Effort) -> Result<Board> {
+async fn keyed(
+    engine: &str,
+    wrk: &Wrk,
+    ceiling: &Arc<Direct>,
+    gateway: &Server,
+    effort: Effort,
+) -> Result<Board> {
     let (store, new) = (format!("the {engine} store alone"), format!("Semel on {engine}, new keys"));
     let (replay, unkeyed) = ("Semel, replays", "Semel, no key");
     let mut board = Board::new(format!("Gateway on {engine}, POST of 1 KB"), "req/s").against(&store);
@@ -91,21 +96,4 @@ async fn keyed(engine: &str, wrk: &Wrk, ceiling: &Arc<Direct>, gateway: &Server,
     board.at_least(format!("Gateway on {engine}, replays: share of unkeyed"), share, 70.0, " %");
     board.note("The store's waits are of single verbs; the gateway's are of whole requests, two verbs and the upstream.");
     Ok(board)
-}
-
-/// The product as users build it.
-async fn build() -> Result<PathBuf> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("benches lie in the project")?;
-    let output = Command::new("cargo")
-        .args(["build", "--release", "--bin", "semel", "--message-format", "json", "--manifest-path"])
-        .arg(root.join("Cargo.toml"))
-        .kill_on_drop(true)
-        .output()
-        .await
-        .context("cargo does not start")?;
-    ensure!(output.status.success(), "semel does not build: {}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let mark = "\"executable\":\"";
-    let at = text.rfind(mark).context("cargo named no program")? + mark.len();
-    Ok(PathBuf::from(text[at..].split('"').next().unwrap_or_default()))
 }

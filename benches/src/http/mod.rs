@@ -9,6 +9,7 @@ mod servers;
 mod wrk;
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
@@ -22,7 +23,12 @@ pub(crate) fn json_of_1_kb() -> String {
     let mut json = String::from(r#"{"amount":100,"currency":"EUR","lines":["#);
     for line in 0.. {
         let comma = if line == 0 { "" } else { "," };
-        let _ = write!(json, r#"{comma}{{"sku":"item-{line:04}","count":{},"price":"{}.99"}}"#, line % 7 + 1, line * 3);
+        let _ = write!(
+            json,
+            r#"{comma}{{"sku":"item-{line:04}","count":{},"price":"{}.99"}}"#,
+            line % 7 + 1,
+            line * 3
+        );
         if json.len() > 960 {
             break;
         }
@@ -47,4 +53,25 @@ pub(super) async fn install(program: &str, package: &str) -> Result<()> {
     let done = done.with_context(|| format!("{program} is missing: install the package {package}"))?;
     ensure!(done.status.success() && found(program), "{program} is missing: install the package {package}");
     Ok(())
+}
+
+/// Builds a program of this project, as users would, and says where it is.
+pub(super) async fn build(manifest: &str, arguments: &[&str]) -> Result<PathBuf> {
+    let output = Command::new("cargo")
+        .args(["build", "--release", "--message-format", "json", "--manifest-path"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest))
+        .args(arguments)
+        .kill_on_drop(true)
+        .output()
+        .await
+        .context("cargo does not start")?;
+    ensure!(
+        output.status.success(),
+        "{manifest} does not build: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mark = "\"executable\":\"";
+    let at = text.rfind(mark).context("cargo named no program")? + mark.len();
+    Ok(PathBuf::from(text[at..].split('"').next().unwrap_or_default()))
 }

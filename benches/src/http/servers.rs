@@ -27,6 +27,16 @@ impl Server {
         Self::announced(command, "listening on ", None).await
     }
 
+    /// A contestant of its own, given the answer it is to serve.
+    pub(super) async fn peer(program: &Path) -> Result<Self> {
+        let scratch = tempfile::tempdir()?;
+        let answer = scratch.path().join("answer.json");
+        std::fs::write(&answer, super::json_of_1_kb())?;
+        let mut command = Command::new(program);
+        command.arg(&answer);
+        Self::announced(command, "listening on ", Some(scratch)).await
+    }
+
     /// `semel gateway` with these arguments; its log goes to a file in a directory of its own.
     pub(super) async fn gateway(semel: &Path, arguments: &[&str], sqlite: bool) -> Result<Self> {
         let scratch = tempfile::tempdir()?;
@@ -40,7 +50,11 @@ impl Server {
         Self::announced(command, "semel gateway listening on http://", Some(scratch)).await
     }
 
-    async fn announced(mut command: Command, prefix: &str, scratch: Option<tempfile::TempDir>) -> Result<Self> {
+    async fn announced(
+        mut command: Command,
+        prefix: &str,
+        scratch: Option<tempfile::TempDir>,
+    ) -> Result<Self> {
         command.stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().with_context(|| format!("{command:?} does not start"))?;
         let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
@@ -70,8 +84,14 @@ impl Server {
         std::fs::write(scratch.path().join("nginx.conf"), config)?;
         let mut command = Command::new("nginx");
         let path = std::env::var("PATH").unwrap_or_default() + ":/usr/sbin";
-        command.env("PATH", path).arg("-c").arg(scratch.path().join("nginx.conf")).arg("-p").arg(scratch.path());
-        let mut child = command.kill_on_drop(true).stderr(Stdio::null()).spawn().context("nginx does not start")?;
+        command
+            .env("PATH", path)
+            .arg("-c")
+            .arg(scratch.path().join("nginx.conf"))
+            .arg("-p")
+            .arg(scratch.path());
+        let mut child =
+            command.kill_on_drop(true).stderr(Stdio::null()).spawn().context("nginx does not start")?;
         let address = format!("127.0.0.1:{port}");
         loop {
             ensure!(child.try_wait()?.is_none(), "nginx ended before it served");
@@ -88,7 +108,6 @@ pub(crate) async fn part(what: &str) -> Result<()> {
     let app = match what {
         "bare" => app(),
         "semel" => super::layer::with_semel(app()).await?,
-        "idempotent" => super::layer::with_idempotent(app())?,
         _ => anyhow::bail!("no such server: {what}"),
     };
     let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
@@ -102,10 +121,11 @@ fn app() -> Router {
     let json = [(header::CONTENT_TYPE, "application/json")];
     Router::new().route(
         "/payments",
-        get(move || async move { (json.clone(), "{\"charges\":1}") })
-            .merge(post(move |body: Bytes| async move {
+        get(move || async move { (json.clone(), "{\"charges\":1}") }).merge(post(
+            move |body: Bytes| async move {
                 std::hint::black_box(body.len());
                 ([(header::CONTENT_TYPE, "application/json")], answer)
-            })),
+            },
+        )),
     )
 }

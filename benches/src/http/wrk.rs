@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn its_report_is_read() {
-        let text = "  Latency Distribution\n     50%  594.00us\n     99%    5.90ms\nRequests/sec:  86123.45\n";
+        let text =
+            "  Latency Distribution\n     50%  594.00us\n     99%    5.90ms\nRequests/sec:  86123.45\n";
         let sample = parse(text).expect("it is read");
         assert_eq!(sample.value, 86123.45);
         assert_eq!(sample.latency, Some(Latency { p50_ms: 0.594, p99_ms: 5.9 }));

@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const SETTINGS: [&str; 3] =
     ["shared_buffers = '1GB'", "max_wal_size = '8GB'", "checkpoint_timeout = '30min'"];
 
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     _server: Option<Server>,
     admin_url: String,
     database: String,
@@ -23,7 +23,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    pub(super) async fn reach() -> Result<Self> {
+    pub(crate) async fn reach() -> Result<Self> {
         let (server, admin_url) = match std::env::var("SEMEL_TEST_POSTGRES") {
             Ok(url) => (None, url),
             Err(_) => {
@@ -52,12 +52,12 @@ impl Cluster {
         Ok(Self { _server: server, admin_url, database, url })
     }
 
-    pub(super) fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// Drops the database. A server of our own goes with it.
-    pub(super) async fn leave(self) -> Result<()> {
+    pub(crate) async fn leave(self) -> Result<()> {
         let mut admin = PgConnection::connect(&self.admin_url).await?;
         let drop = format!("DROP DATABASE {} WITH (FORCE)", self.database);
         sqlx::raw_sql(AssertSqlSafe(drop)).execute(&mut admin).await?;

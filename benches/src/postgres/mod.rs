@@ -1,6 +1,6 @@
 //! The Postgres store beside the usual pattern: one statement per request on a pool.
 
-mod cluster;
+pub(crate) mod cluster;
 mod one_statement;
 mod sweep;
 mod wal;
