@@ -153,6 +153,27 @@ async fn a_head_that_stops_is_told_why() {
 }
 
 #[tokio::test]
+async fn half_a_head_does_not_cut_the_answer_before_it() {
+    let (stage, address) = Stage::open().await;
+    let mut plan = Plan::to(&[address]);
+    plan.limits.header_timeout = Duration::from_millis(100);
+    let time = ByHand::new();
+    plan.runtime = time.clone();
+    let proxy = plan.start().await;
+    let mut client = proxy.client().await;
+    client.say("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHo").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    time.pass(Duration::from_secs(1)).await;
+    time.pass(Duration::from_secs(1)).await;
+    service.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    assert_eq!(client.answer().await.text(), "ok");
+    time.pass(Duration::from_millis(20)).await;
+    client.say("st: a\r\n\r\n").await;
+    assert!(service.head().await.starts_with("GET /2 "), "its time began when it was its turn");
+}
+
+#[tokio::test]
 async fn a_body_that_stops_is_told_why() {
     let (address, _) = echo(false).await;
     let mut plan = Plan::to(&[address]);
