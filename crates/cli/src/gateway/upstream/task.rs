@@ -44,6 +44,8 @@ pub(super) struct Task<B> {
     expects_continue: bool,
     /// Held by the body that waits for the upstream's word.
     go: Option<Arc<Go>>,
+    /// Whether a first copy of it was sent and lost.
+    pub(super) was_lost: bool,
     /// Whether repeating it is the same as sending it once, by its method.
     repeatable: bool,
 }
@@ -73,6 +75,7 @@ impl<B: Payload> Task<B> {
             switch,
             expects_continue,
             go: None,
+            was_lost: false,
             repeatable,
         }
     }
@@ -157,7 +160,9 @@ impl<B: Payload> Task<B> {
         }
     }
 
+    /// It was lost, and is sent once more.
     pub(super) fn restore(&mut self, spare: Parts) {
+        self.was_lost = true;
         self.request = Some((spare, None));
     }
 
