@@ -157,18 +157,21 @@ impl Link {
     #[inline]
     pub(super) fn overdue(&self, cx: &Context<'_>) -> Option<Overdue> {
         let now = self.clock.now();
-        let head = self.head_since.load(Ordering::Relaxed);
         let stalled = self.stalled_since.load(Ordering::Relaxed);
-        let (deadline, overdue) = if stalled != 0 {
-            (stalled.saturating_add(self.idle_timeout), Overdue::Stalled)
-        } else if head != 0 {
-            (head.saturating_add(self.header_timeout), Overdue::Head)
-        } else if self.in_flight.load(Ordering::Acquire) == 0 {
-            (self.idle_since.load(Ordering::Relaxed).saturating_add(self.idle_timeout), Overdue::Idle)
-        } else {
+        let in_flight = self.in_flight.load(Ordering::Acquire) > 0;
+        let (head, idle) = (self.head_since.load(Ordering::Relaxed), self.idle_since.load(Ordering::Relaxed));
+        let (since, timeout, overdue) = if stalled != 0 {
+            (stalled, self.idle_timeout, Overdue::Stalled)
+        } else if in_flight {
+            // The next head may be half here, but it is not its turn yet.
             self.alarm.set(None, cx.waker());
             return None;
+        } else if head != 0 {
+            (head.max(idle), self.header_timeout, Overdue::Head)
+        } else {
+            (idle, self.idle_timeout, Overdue::Idle)
         };
+        let deadline = since.saturating_add(timeout);
         if now >= deadline {
             return Some(overdue);
         }

@@ -153,6 +153,27 @@ async fn a_head_that_stops_is_told_why() {
 }
 
 #[tokio::test]
+async fn half_a_head_does_not_cut_the_answer_before_it() {
+    let (stage, address) = Stage::open().await;
+    let mut plan = Plan::to(&[address]);
+    plan.limits.header_timeout = Duration::from_millis(100);
+    let time = ByHand::new();
+    plan.runtime = time.clone();
+    let proxy = plan.start().await;
+    let mut client = proxy.client().await;
+    client.say("GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHo").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    time.pass(Duration::from_secs(1)).await;
+    time.pass(Duration::from_secs(1)).await;
+    service.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    assert_eq!(client.answer().await.text(), "ok");
+    time.pass(Duration::from_millis(20)).await;
+    client.say("st: a\r\n\r\n").await;
+    assert!(service.head().await.starts_with("GET /2 "), "its time began when it was its turn");
+}
+
+#[tokio::test]
 async fn a_body_that_stops_is_told_why() {
     let (address, _) = echo(false).await;
     let mut plan = Plan::to(&[address]);
@@ -219,6 +240,50 @@ async fn a_long_answer_is_not_idleness() {
     time.pass(Duration::from_secs(1)).await;
     time.pass(Duration::from_secs(1)).await;
     assert!(client.is_closed().await, "but silence after it is");
+}
+
+/// Always the same numbers.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % sides
+    }
+}
+
+#[tokio::test]
+async fn damaged_requests_never_make_it_panic() {
+    let (address, _) = mirror().await;
+    let mut plan = Plan::to(&[address]);
+    let runtime = std::sync::Arc::new(Watchful::default());
+    plan.runtime = runtime.clone();
+    let proxy = plan.start().await;
+    let whole: [&[u8]; 4] = [
+        b"GET /a?b=c HTTP/1.1\r\nHost: a\r\nConnection: x-y, upgrade\r\nUpgrade: websocket\r\nX-Y: 1\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nTE: trailers\r\n\r\nabcGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nt: 1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x05\x01\x05\0\0\0\x01\x82\x86\x84\x41\0",
+    ];
+    let mut dice = Dice(7);
+    for _ in 0..400 {
+        let mut bytes = whole[dice.roll(whole.len())].to_vec();
+        for _ in 0..=dice.roll(3) {
+            let at = dice.roll(bytes.len());
+            match dice.roll(4) {
+                0 => bytes[at] = dice.roll(256) as u8,
+                1 => drop(bytes.remove(at)),
+                2 => bytes.insert(at, b"\r\n\0 :;,\xff\t"[dice.roll(9)]),
+                _ => bytes.truncate(at.max(1)),
+            }
+        }
+        let mut client = proxy.client().await;
+        client.say(&bytes).await;
+        tokio::io::AsyncWriteExt::shutdown(client.stream()).await.unwrap();
+        client.rest().await;
+    }
+    assert_eq!(runtime.panics(), 0);
+    assert_eq!(proxy.get("/").await.status, 200);
 }
 
 #[tokio::test]

@@ -146,6 +146,13 @@ async fn an_absolute_address_names_the_host() {
 }
 
 #[tokio::test]
+async fn the_service_as_a_whole_can_be_asked() {
+    let (address, _) = mirror().await;
+    let proxy = proxy_to(address).await;
+    assert!(proxy.ask("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n").await.text().starts_with("OPTIONS *\n"));
+}
+
+#[tokio::test]
 async fn http_1_0_clients_are_served_and_let_go() {
     let (address, _) = mirror().await;
     let proxy = proxy_to(address).await;

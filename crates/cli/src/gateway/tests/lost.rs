@@ -128,6 +128,24 @@ async fn a_get_is_sent_at_most_twice() {
 }
 
 #[tokio::test]
+async fn a_get_that_was_lost_is_not_said_to_have_stayed_here() {
+    // G-16
+    let (stage, address) = Stage::open().await;
+    let proxy = proxy_to(address).await;
+    let service = tokio::spawn(async move {
+        let mut service = stage.next().await;
+        service.head().await;
+        service.say(OK).await;
+        service.head().await;
+        // Nobody listens any more when it is sent once more.
+        drop(stage);
+    });
+    assert_eq!(proxy.ask(GET).await.status, 200);
+    assert_eq!(verdict(&proxy.ask(GET).await), (502, Some("unknown")));
+    soon(service).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_connection_that_was_closed_while_idle_is_not_used() {
     // G-21
     let (stage, address) = Stage::open().await;

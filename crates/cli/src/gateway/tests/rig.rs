@@ -2,12 +2,14 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::body::Incoming;
@@ -151,6 +153,38 @@ impl Runtime for ByHand {
 
     fn elapsed(&self) -> Duration {
         self.time.lock().unwrap().now
+    }
+}
+
+/// Notices panics, which a task would otherwise take with it.
+#[derive(Default)]
+pub(super) struct Watchful {
+    tokio: Tokio,
+    panics: Arc<AtomicUsize>,
+}
+
+impl Watchful {
+    pub(super) fn panics(&self) -> usize {
+        self.panics.load(Ordering::SeqCst)
+    }
+}
+
+impl Runtime for Watchful {
+    fn spawn(&self, work: Boxed<()>) {
+        let panics = self.panics.clone();
+        self.tokio.spawn(Box::pin(async move {
+            if AssertUnwindSafe(work).catch_unwind().await.is_err() {
+                panics.fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
+
+    fn sleep(&self, wait: Duration) -> Boxed<()> {
+        self.tokio.sleep(wait)
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.tokio.elapsed()
     }
 }
 

@@ -24,6 +24,14 @@ impl Failure {
         Self { problem, fate: Fate::Unknown(reason.clone()), reason }
     }
 
+    /// Nothing is certain about a request of which a copy was lost before.
+    pub(super) fn after_loss(mut self, was_lost: bool) -> Self {
+        if was_lost {
+            self.fate = Fate::Unknown(self.reason.clone());
+        }
+        self
+    }
+
     pub(super) fn into_response<B: Payload>(self) -> Response<Body<B>> {
         let detail = match self.fate {
             Fate::NothingHappened => "The request was not sent on.",

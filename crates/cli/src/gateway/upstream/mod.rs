@@ -118,7 +118,8 @@ impl<B: Payload> Shared<B> {
     async fn send(&self, request: Request<B>) -> Response<Body<B>> {
         let mut task = Task::new(request);
         if let [target] = &*self.targets {
-            return target.send(&mut task).await.unwrap_or_else(Failure::into_response);
+            let answer = target.send(&mut task).await;
+            return answer.unwrap_or_else(|failure| failure.after_loss(task.was_lost).into_response());
         }
         let mut failure = None;
         for target in self.order() {
@@ -126,13 +127,14 @@ impl<B: Payload> Shared<B> {
                 Ok(response) => return response,
                 // Nothing was sent, so another may have it, protected or not.
                 Err(unsent) if task.is_here() => failure = Some(unsent),
-                Err(lost) => return lost.into_response(),
+                Err(lost) => return lost.after_loss(task.was_lost).into_response(),
             }
         }
         failure
             .unwrap_or_else(|| {
                 Failure::nothing_happened(Problem::UpstreamUnreachable, "no target".to_owned())
             })
+            .after_loss(task.was_lost)
             .into_response()
     }
 }

@@ -5,7 +5,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -35,16 +35,30 @@ struct Hold {
     patience: Boxed<()>,
 }
 
-/// Set when the upstream said `100 Continue`.
+const THINKING: u8 = 0;
+const WANTED: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// What the upstream said to `Expect: 100-continue`.
 #[derive(Default)]
 pub(super) struct Go {
-    said: AtomicBool,
+    said: AtomicU8,
     waker: AtomicWaker,
 }
 
 impl Go {
+    /// It wants the body.
     pub(super) fn say(&self) {
-        self.said.store(true, Ordering::Release);
+        self.tell(WANTED);
+    }
+
+    /// It has answered without the body, which is not sent any more.
+    pub(super) fn refuse(&self) {
+        self.tell(REFUSED);
+    }
+
+    fn tell(&self, word: u8) {
+        let _ = self.said.compare_exchange(THINKING, word, Ordering::AcqRel, Ordering::Acquire);
         self.waker.wake();
     }
 }
@@ -90,8 +104,15 @@ impl<B: Payload> Body for Outgoing<B> {
         let this = self.get_mut();
         if let Some(hold) = &mut this.hold {
             hold.go.waker.register(cx.waker());
-            if !hold.go.said.load(Ordering::Acquire) {
-                ready!(hold.patience.as_mut().poll(cx));
+            match hold.go.said.load(Ordering::Acquire) {
+                THINKING => ready!(hold.patience.as_mut().poll(cx)),
+                REFUSED => {
+                    // An end would be a lie about its length: it just does not go on.
+                    this.body = None;
+                    this.line.set_body(BodyState::Done);
+                    return Poll::Pending;
+                }
+                _ => {}
             }
             this.hold = None;
         }

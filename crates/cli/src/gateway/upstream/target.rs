@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -200,7 +201,7 @@ impl<B: Payload> Target<B> {
     fn receive(
         self: &Arc<Self>,
         mut response: Response<Incoming>,
-        leased: Leased<B>,
+        mut leased: Leased<B>,
         task: &mut Task<B>,
     ) -> Result<Response<Body<B>>, Failure> {
         if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
@@ -222,6 +223,10 @@ impl<B: Payload> Target<B> {
         }
         if leased.has_ended() {
             return Ok(response.map(Body::whole));
+        }
+        if leased.connection.line.body() == BodyState::Untouched {
+            task.keep_unwanted_body();
+            leased.drive(&mut Context::from_waker(Waker::noop()));
         }
         if leased.connection.line.body() != BodyState::Done {
             // An answer before the end of the request: both go on, and neither waits for the other.

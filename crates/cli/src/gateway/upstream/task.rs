@@ -14,7 +14,7 @@ use super::super::headers;
 use super::super::serve::Held;
 use super::body::Payload;
 use super::line::Line;
-use super::outgoing::Outgoing;
+use super::outgoing::{Go, Outgoing};
 use super::target::Address;
 
 /// Marks a request whose effect must happen once: it takes only connections that are certainly alive,
@@ -42,6 +42,10 @@ pub(super) struct Task<B> {
     pub(super) deadline: Option<Duration>,
     pub(super) switch: Option<Switch>,
     expects_continue: bool,
+    /// Held by the body that waits for the upstream's word.
+    go: Option<Arc<Go>>,
+    /// Whether a first copy of it was sent and lost.
+    pub(super) was_lost: bool,
     /// Whether repeating it is the same as sending it once, by its method.
     repeatable: bool,
 }
@@ -63,7 +67,17 @@ impl<B: Payload> Task<B> {
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
         let repeatable = parts.method.is_idempotent() && !protected;
         let repeatable = repeatable || semel::mutant::on("protected-sent-again");
-        Self { request: Some((parts, body)), path, protected, deadline, switch, expects_continue, repeatable }
+        Self {
+            request: Some((parts, body)),
+            path,
+            protected,
+            deadline,
+            switch,
+            expects_continue,
+            go: None,
+            was_lost: false,
+            repeatable,
+        }
     }
 
     /// The request for an HTTP/1.1 connection to `address`.
@@ -89,6 +103,7 @@ impl<B: Payload> Task<B> {
         let mut request = outgoing(parts, body, line);
         if self.expects_continue {
             let go = request.body_mut().hold(runtime);
+            self.go = Some(go.clone());
             hyper::ext::on_informational(&mut request, move |said| {
                 if said.status() == StatusCode::CONTINUE {
                     go.say();
@@ -138,7 +153,16 @@ impl<B: Payload> Task<B> {
         }
     }
 
+    /// The upstream has answered: a body it did not ask for stays where it is.
+    pub(super) fn keep_unwanted_body(&self) {
+        if let Some(go) = &self.go {
+            go.refuse();
+        }
+    }
+
+    /// It was lost, and is sent once more.
     pub(super) fn restore(&mut self, spare: Parts) {
+        self.was_lost = true;
         self.request = Some((spare, None));
     }
 
