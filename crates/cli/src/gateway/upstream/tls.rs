@@ -26,6 +26,10 @@ pub(super) struct Connectors {
 
 /// Whom to believe: the system's roots and those of a file.
 pub(crate) fn client_config(extra: Option<&Path>) -> anyhow::Result<ClientConfig> {
+    with_roots(roots(extra)?)
+}
+
+fn roots(extra: Option<&Path>) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(file) = extra {
@@ -34,6 +38,10 @@ pub(crate) fn client_config(extra: Option<&Path>) -> anyhow::Result<ClientConfig
             roots.add(certificate.with_context(place)?).with_context(place)?;
         }
     }
+    Ok(roots)
+}
+
+fn with_roots(roots: RootCertStore) -> anyhow::Result<ClientConfig> {
     Ok(ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .context("TLS cannot be set up")?
@@ -43,7 +51,12 @@ pub(crate) fn client_config(extra: Option<&Path>) -> anyhow::Result<ClientConfig
 
 impl Connectors {
     pub(super) fn new(extra: Option<&Path>) -> anyhow::Result<Self> {
-        let config = client_config(extra)?;
+        let roots = roots(extra)?;
+        anyhow::ensure!(
+            !roots.is_empty(),
+            "an https upstream needs root certificates, and the system has none: name a file with `upstream_ca`"
+        );
+        let config = with_roots(roots)?;
         let speaking = |protocol: &[u8]| {
             let mut config = config.clone();
             config.alpn_protocols = vec![protocol.to_vec()];
