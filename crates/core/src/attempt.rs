@@ -7,6 +7,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
+use crate::codec::hex;
 use crate::lease::{Lease, Nonce, Token};
 use crate::runtime::Runtime;
 use crate::{Operation, OperationId};
@@ -128,9 +129,8 @@ pub fn derive(operation: OperationId, step: &str, n: u32) -> String {
     hash.update(step.as_bytes());
     hash.update(n.to_be_bytes());
     let digest: [u8; 32] = hash.finalize().into();
-    digest[..20].iter().fold(String::from("semel-"), |mut key, byte| {
-        use std::fmt::Write;
-        let _ = write!(key, "{byte:02x}");
-        key
-    })
+    let mut key = String::with_capacity(46);
+    key.push_str("semel-");
+    key.extend(digest[..20].iter().flat_map(|byte| hex(*byte)));
+    key
 }

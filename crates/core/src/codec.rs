@@ -67,8 +67,15 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The two digits of a byte.
+pub(crate) fn hex(byte: u8) -> [char; 2] {
+    let digit = |value: u8| char::from(b"0123456789abcdef"[usize::from(value)]);
+    [digit(byte >> 4), digit(byte & 15)]
+}
+
 pub(crate) fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
-    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    use fmt::Write;
+    bytes.iter().flat_map(|byte| hex(*byte)).try_for_each(|digit| f.write_char(digit))
 }
 
 #[cfg(test)]

@@ -215,7 +215,7 @@ impl Builder {
             auth_check: None,
             subject: None,
             described_by: None,
-            attempt_headers: true,
+            attempt_headers: false,
         };
         Self { route, pointers: Vec::new(), subject_header: None }
     }
@@ -319,8 +319,8 @@ impl Builder {
         self
     }
 
-    /// Whether the inner service gets token, nonce, attempt and derived key as headers. It does unless
-    /// this is switched off; [`Op`](crate::Op) is in the extensions in either case.
+    /// Whether the inner service gets token, nonce, attempt and derived key as headers: switch it on where
+    /// requests go on to another process. [`Op`](crate::Op) is in the extensions in either case.
     pub fn attempt_headers(mut self, given: bool) -> Self {
         self.route.attempt_headers = given;
         self

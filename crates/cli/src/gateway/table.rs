@@ -77,6 +77,7 @@ impl Table {
                 .replay_header(settings.replay_header.clone())
                 .expired_keys(expired_keys(&settings.expired_keys))
                 .tenant(source)
+                .attempt_headers(true)
                 .described_by(link.expect("a path can stand in a header"));
             if let Some(url) = &settings.auth_check {
                 builder = builder.auth_check(Door { url: url.clone(), http: http.clone() });

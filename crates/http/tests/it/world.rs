@@ -167,7 +167,7 @@ pub(crate) fn post(key: &str, body: impl Into<Script>) -> Request<Script> {
 
 /// A route whose clients are all one.
 pub(crate) fn open_route() -> semel_http::route::Builder {
-    Route::builder("charge").tenant(semel_http::tenant::Nobody)
+    Route::builder("charge").tenant(semel_http::tenant::Nobody).attempt_headers(true)
 }
 
 /// An answer, read to its end.
