@@ -5,8 +5,8 @@ use libfuzzer_sys::fuzz_target;
 use semel::fingerprint::{Comparison, HashKey, Request};
 use semel::{Fingerprint, Fingerprinter};
 
-/// Longer bodies are made of fewer parts than are read.
-const PARTS_MAX: usize = 100;
+/// Parts that one body is made of.
+const PARTS_MAX: usize = 8;
 
 const BOUNDARIES: [&str; 2] = ["first-boundary", "2nd"];
 
@@ -42,7 +42,7 @@ fn made_of_parts(data: &[u8]) {
         written(&reversed, BOUNDARIES[1], "content-disposition"),
         "another spelling is another request"
     );
-    for at in 0..parts.len().min(16) {
+    for at in 0..parts.len() {
         let mut changed = parts.clone();
         changed[at].1.push(b'x');
         assert_ne!(first, written(&changed, BOUNDARIES[0], "Content-Disposition"), "a longer part");

@@ -130,7 +130,7 @@ pub(super) async fn show(
     if bodies == Bodies::Shown {
         audit::read_bodies(&admin, &record.operation, peer.map(|Extension(peer)| peer));
     }
-    Ok(super::json(&Operation::whole(&record, bodies)))
+    Ok(super::json(&json!(Operation::whole(&record, bodies))))
 }
 
 /// A part of the path, percent-decoded.
@@ -141,12 +141,7 @@ pub(super) fn part(part: Result<Path<String>, PathRejection>) -> Result<String, 
 /// An id is 64 hexadecimal digits.
 pub(super) fn parse(id: Result<Path<String>, PathRejection>) -> Result<OperationId, Problem> {
     let id = part(id)?;
-    let digits: Option<Vec<u8>> =
-        id.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
-    let bytes = digits
-        .filter(|digits| digits.len() == 64)
-        .map(|digits| std::array::from_fn(|index| digits[2 * index] << 4 | digits[2 * index + 1]));
-    bytes.map(OperationId::from_bytes).ok_or_else(|| {
+    OperationId::from_hex(&id).ok_or_else(|| {
         Problem::bad("an operation's id has 64 hexadecimal digits; find it with GET /v1/operations?key=KEY")
     })
 }
