@@ -80,7 +80,7 @@ struct StoreTime;
 
 impl FormatTime for StoreTime {
     fn format_time(&self, writer: &mut Writer<'_>) -> std::fmt::Result {
-        writer.write_str(&crate::json::time(SystemClock.now()))
+        writer.write_str(&crate::time::write(SystemClock.now()))
     }
 }
 
@@ -163,7 +163,7 @@ fn write_all(lines: &Receiver<Line>, backlog: &Backlog, json: bool, mut out: imp
 }
 
 fn dropped_line(missed: u64, json: bool) -> String {
-    let time = crate::json::time(SystemClock.now());
+    let time = crate::time::write(SystemClock.now());
     match json {
         true => format!(
             "{{\"timestamp\":\"{time}\",\"level\":\"WARN\",\"target\":\"semel::log\",\"message\":\"lines were dropped\",\"dropped\":{missed}}}\n"

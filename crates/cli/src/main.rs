@@ -6,10 +6,12 @@ mod admin;
 mod config;
 mod demo;
 mod gateway;
-mod json;
 mod keys;
 mod log;
+mod shown;
 mod store;
+mod time;
+mod written;
 
 /// A retry must not happen twice.
 #[derive(Parser)]

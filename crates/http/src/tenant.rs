@@ -134,11 +134,17 @@ fn hashed(request: &Parts, name: &HeaderName, hasher: &Hasher) -> Answer {
     }
 }
 
+/// Whether a header of this name carries a credential: the standard ones, and whatever is named as an API
+/// key or a token.
+pub fn is_credential(name: &HeaderName) -> bool {
+    const STANDARD: [HeaderName; 3] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION];
+    const ENDS: [&str; 4] = ["api-key", "apikey", "api_key", "-token"];
+    STANDARD.contains(name) || ENDS.iter().any(|end| name.as_str().ends_with(end))
+}
+
 /// Whether the request carries something that tells clients apart.
 fn has_credential(request: &Parts) -> bool {
-    let api_key = HeaderName::from_static("x-api-key");
-    let names = [&AUTHORIZATION, &PROXY_AUTHORIZATION, &COOKIE, &api_key];
-    names.into_iter().any(|name| request.headers.contains_key(name))
+    request.headers.keys().any(is_credential)
         || request.extensions.get::<ClientCertificate>().is_some()
         || request.extensions.get::<Tenant>().is_some()
 }
@@ -237,7 +243,8 @@ mod tests {
     fn undeclared_is_refused_with_every_kind_of_credential_and_only_then() {
         // G-5
         let hasher = hasher(&[(1, 7)]);
-        for name in ["authorization", "proxy-authorization", "cookie", "x-api-key"] {
+        for name in ["authorization", "proxy-authorization", "cookie", "x-api-key", "apikey", "x-auth-token"]
+        {
             assert_eq!(Undeclared.tenant(&parts(&[(name, "x")]), &hasher), Answer::Undeclared, "{name}");
         }
         let mut certified = parts(&[]);

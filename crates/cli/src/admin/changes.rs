@@ -20,8 +20,9 @@ use tokio::sync::oneshot;
 use super::audit::{self, About, Came, Who};
 use super::operations::{not_found, parse, part};
 use super::problem::{Problem, Slug};
-use super::{Admin, Answer, Peer, Shared, read, shown};
-use crate::json::Response as Written;
+use super::{Admin, Answer, Peer, Shared, read};
+use crate::shown::{self, Operation};
+use crate::written::Response as Written;
 
 /// Records purged in one step of a purge by subject.
 const SUBJECT_STEP: u32 = 500;
@@ -256,17 +257,19 @@ fn judged(answer: Result<Change, Error>, id: OperationId, token: Token) -> Resul
     };
     let Stale { state: Some(state), token: Some(newest), .. } = stale else { return Err(not_found(id)) };
     let why = match newest == token {
-        true => format!("it is {}", shown::state(state)),
-        false => format!("attempt {newest} came after attempt {token}; it is {}", shown::state(state)),
+        true => format!("it is {}", shown::State::of(state).name()),
+        false => {
+            format!("attempt {newest} came after attempt {token}; it is {}", shown::State::of(state).name())
+        }
     };
     let detail = format!("{why}: look at it again. Only an unknown can be settled, only what ended purged");
     Err(Problem::new(Slug::OperationMovedOn, detail)
-        .with("state", shown::state(state))
+        .with("state", shown::State::of(state).name())
         .with("token", newest.0))
 }
 
 /// The operation as it stands after a change. The change is made even if it cannot be read now.
 async fn made_of(admin: &Admin, id: OperationId) -> Value {
     let record: Option<Record> = admin.store.get(id).await.ok().flatten();
-    json!({ "result": "made", "operation": record.as_ref().map(shown::summary) })
+    json!({ "result": "made", "operation": record.as_ref().map(Operation::summary) })
 }

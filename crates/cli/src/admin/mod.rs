@@ -11,7 +11,6 @@ mod guard;
 mod operations;
 mod probes;
 mod problem;
-mod shown;
 #[cfg(test)]
 mod tests;
 

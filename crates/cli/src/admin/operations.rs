@@ -4,17 +4,16 @@ use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, State};
 use axum::response::Response;
+use semel::store::Filter;
 use semel::{Key, OperationId, Record, Token};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::audit;
 use super::problem::{Problem, Slug};
-use super::shown::{self, STATES};
-use semel::store::Filter;
 
 use super::{Admin, Answer, Peer, Shared};
-use crate::json::Bodies;
+use crate::shown::{Bodies, Operation, STATES};
 
 /// Operations in a page unless a call says otherwise.
 const PAGE: u32 = 50;
@@ -44,8 +43,8 @@ impl Wanted {
         let key = self.key.as_ref().map(|text| Key::parse(text.as_bytes())).transpose();
         let key = key.map_err(|error| Problem::bad(format!("key: {error}")))?;
         let named = |name: &str| {
-            let found = STATES.iter().find(|(each, _)| *each == name).map(|(_, state)| *state);
-            let all = || STATES.map(|(each, _)| each).join(", ");
+            let found = STATES.iter().find(|(.., each)| *each == name).map(|(_, stored, _)| *stored);
+            let all = || STATES.map(|(.., each)| each).join(", ");
             found.ok_or_else(|| Problem::bad(format!("state: {name:?} is none of {}", all())))
         };
         let states = self.state.as_ref().map(|list| list.split(',').map(named).collect()).transpose()?;
@@ -103,7 +102,7 @@ async fn looked_through(admin: &Admin, filter: &Filter, after: Token, limit: usi
 }
 
 fn page<'a>(records: impl Iterator<Item = &'a Record>, next: Option<Token>) -> Response {
-    let operations: Vec<_> = records.map(shown::summary).collect();
+    let operations: Vec<_> = records.map(Operation::summary).collect();
     super::json(&json!({ "operations": operations, "next": next.map(|token| token.0) }))
 }
 
@@ -131,7 +130,7 @@ pub(super) async fn show(
     if bodies == Bodies::Shown {
         audit::read_bodies(&admin, &record.operation, peer.map(|Extension(peer)| peer));
     }
-    Ok(super::json(&shown::whole(&record, bodies)))
+    Ok(super::json(&json!(Operation::whole(&record, bodies))))
 }
 
 /// A part of the path, percent-decoded.
@@ -142,12 +141,7 @@ pub(super) fn part(part: Result<Path<String>, PathRejection>) -> Result<String, 
 /// An id is 64 hexadecimal digits.
 pub(super) fn parse(id: Result<Path<String>, PathRejection>) -> Result<OperationId, Problem> {
     let id = part(id)?;
-    let digits: Option<Vec<u8>> =
-        id.chars().map(|digit| digit.to_digit(16).map(|value| value as u8)).collect();
-    let bytes = digits
-        .filter(|digits| digits.len() == 64)
-        .map(|digits| std::array::from_fn(|index| digits[2 * index] << 4 | digits[2 * index + 1]));
-    bytes.map(OperationId::from_bytes).ok_or_else(|| {
+    OperationId::from_hex(&id).ok_or_else(|| {
         Problem::bad("an operation's id has 64 hexadecimal digits; find it with GET /v1/operations?key=KEY")
     })
 }

@@ -23,7 +23,7 @@ mod show;
 mod tenant;
 mod value;
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) use resolve::from_bytes;
 pub(crate) use resolve::resolve;
 pub(crate) use value::Here;

@@ -11,8 +11,9 @@
 use std::collections::BTreeSet;
 
 use http::Method;
+use semel::http::Protection;
 
-use super::resolved::{Gateway, Protection, Route, RouteSettings, Tenant, raw_id};
+use super::resolved::{Gateway, Route, RouteSettings, Tenant, raw_id};
 use crate::gateway::matching::Pattern;
 use crate::gateway::requests;
 
@@ -157,7 +158,7 @@ fn renamed(before: &Owner<'_>, after: &Owner<'_>, method: &Method, path: &str) -
 /// served, so a rule that asks for one refuses them; it does not run anything twice.
 fn same_names(before: &Tenant, after: &Tenant) -> bool {
     match (before, after) {
-        (Tenant::Undeclared, Tenant::Header(name)) => crate::gateway::tenant::is_credential(name),
+        (Tenant::Undeclared, Tenant::Header(name)) => semel::http::tenant::is_credential(name),
         (Tenant::Undeclared, Tenant::PeerHeader(..)) => false,
         (Tenant::Undeclared, _) => true,
         (Tenant::None, Tenant::Undeclared) => true,

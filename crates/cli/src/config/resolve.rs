@@ -43,16 +43,16 @@ pub(crate) fn resolve(
 }
 
 /// Resolves the bytes of a file, touching nothing else.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Resolved, Vec<Mistake>> {
     with_file(&Arguments::default(), Some(("semel.toml", bytes)), &Nowhere)
 }
 
 /// No files and no variables.
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 struct Nowhere;
 
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 impl Surroundings for Nowhere {
     fn read(&self, _: &Path) -> std::io::Result<Vec<u8>> {
         Err(std::io::ErrorKind::NotFound.into())

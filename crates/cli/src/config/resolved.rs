@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::{HeaderName, Method, StatusCode, Uri};
+use semel::http::{ExpiredKeys, Protection};
 
 /// Everything a gateway needs to know.
 #[derive(Clone, Debug)]
@@ -161,16 +162,6 @@ pub(crate) struct RouteSettings {
     pub(crate) subject_header: Option<HeaderName>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protection {
-    /// A request without a key is refused.
-    Required,
-    /// A request without a key passes untouched.
-    Optional,
-    /// Keys mean nothing here.
-    Off,
-}
-
 /// Who the client is (G-5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {
@@ -213,16 +204,6 @@ pub(crate) enum Recovery {
     Rerun,
     /// Ask here.
     Ask(Uri),
-}
-
-/// How the age of a key is known, to refuse one older than the TTL (G-10).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ExpiredKeys {
-    NotChecked,
-    /// Keys are UUIDs of version 7.
-    Uuid7,
-    /// The time the client first sent it, in this header.
-    FirstSent(HeaderName),
 }
 
 /// Keys that seal outcomes, newest first.

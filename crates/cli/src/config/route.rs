@@ -1,10 +1,11 @@
 //! How one route, or the fallback, treats its requests: settings read, and judged together.
 
 use semel::fingerprint::Pointers;
+use semel::http::{ExpiredKeys, Protection};
 
 use super::judge::{Judge, Layers, named};
 use super::mistake::Place;
-use super::resolved::{Encryption, ExpiredKeys, Protection, Recovery, RouteSettings, Tenant};
+use super::resolved::{Encryption, Recovery, RouteSettings, Tenant};
 use super::value::{self, Here};
 use super::{policy, tenant};
 

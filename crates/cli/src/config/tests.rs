@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use clap::{Args as _, FromArgMatches as _};
 use proptest::prelude::*;
+use semel::http::{ExpiredKeys, Protection};
 
 use super::flags::Arguments;
 use super::mistake::Mistake;
 use super::resolve::{Resolved, resolve};
-use super::resolved::{ExpiredKeys, JwtKeys, Protection, Recovery, Target, Tenant};
+use super::resolved::{JwtKeys, Recovery, Target, Tenant};
 use super::settings::{SETTINGS, Section};
 use super::value::Surroundings;
 

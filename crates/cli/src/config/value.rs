@@ -167,7 +167,7 @@ pub(crate) fn end_to_end_header(text: &str) -> Result<HeaderName, String> {
     if HOP_BY_HOP.contains(&name.as_str()) {
         return Err(format!("`{name}` belongs to one connection and is never passed on; remove it"));
     }
-    if name.as_str().starts_with("semel-") {
+    if semel::http::header::is_ours(&name) {
         return Err(format!(
             "`{name}` is in the namespace `semel-`, which is stripped on both sides; remove it"
         ));

@@ -16,7 +16,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::fetch::{Fetch, Fetched};
-use crate::json::{self, Response};
+use crate::time;
+use crate::written::Response;
 
 /// How much of a service's reason is kept in the log, in characters.
 const REASON_CHARS_MAX: usize = 200;
@@ -42,7 +43,7 @@ impl Reconcile {
             "derived_key": (self.derived_key)(operation.id()),
             "token": question.token.0,
             "nonce": question.nonce.to_string(),
-            "claimed_at": json::time(question.claimed_at),
+            "claimed_at": time::write(question.claimed_at),
         });
         if let Some(tenant) = operation.scope().tenant() {
             asked["tenant"] = tenant.into();

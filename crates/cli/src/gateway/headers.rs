@@ -3,6 +3,7 @@
 use http::header::{
     CONNECTION, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
+use semel::http::header::is_ours;
 use std::net::IpAddr;
 
 use crate::config::resolved;
@@ -17,9 +18,6 @@ pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forw
 /// Headers that speak to the next hop only.
 const ONE_HOP: [HeaderName; 6] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHORIZATION, TRANSFER_ENCODING, UPGRADE];
-
-/// Headers of ours; nobody outside may send them (G-21).
-const OURS: &str = "semel-";
 
 /// The protocol that a request asks to switch to, if both headers say so. Never one that is HTTP again:
 /// requests in such a tunnel would pass unseen.
@@ -83,9 +81,8 @@ pub(super) fn lists(value: &HeaderValue, token: &str) -> bool {
 /// believed.
 pub(super) fn strip_claims(headers: &mut HeaderMap, trusted: bool) {
     let is_claim = |name: &HeaderName| {
-        let name = name.as_str();
-        (name.starts_with(OURS) && !semel::mutant::on("client-semel-headers-kept"))
-            || (!trusted && name.starts_with("x-forwarded-"))
+        (is_ours(name) && !semel::mutant::on("client-semel-headers-kept"))
+            || (!trusted && name.as_str().starts_with("x-forwarded-"))
             || (!trusted && *name == FORWARDED)
     };
     if headers.keys().any(is_claim) {
@@ -98,7 +95,7 @@ pub(super) fn strip_claims(headers: &mut HeaderMap, trusted: bool) {
 
 /// Strips our own headers from an answer: they are between the gateway and the service.
 pub(super) fn strip_ours(headers: &mut HeaderMap) {
-    if headers.keys().any(|name| name.as_str().starts_with(OURS)) {
+    if headers.keys().any(is_ours) {
         strip_claims(headers, true);
     }
 }

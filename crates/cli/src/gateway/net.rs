@@ -4,7 +4,7 @@
 //! streams of bytes; it knows neither TLS nor HTTP.
 
 use std::future::Future;
-use std::io::{self, IoSlice};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use semel::Runtime;
 use semel::runtime::Boxed;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 /// Connections that may wait to be accepted.
@@ -52,64 +52,66 @@ pub(crate) enum Stream {
     Other(Box<dyn Io>),
 }
 
-impl AsyncRead for Stream {
-    #[inline]
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Stream::Other(stream) => Pin::new(stream).poll_read(cx, buffer),
+/// Reads and writes of a connection that is one of several kinds.
+macro_rules! one_of {
+    ($connection:ident: $($kind:ident),+) => {
+        impl tokio::io::AsyncRead for $connection {
+            #[inline]
+            fn poll_read(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                buffer: &mut tokio::io::ReadBuf<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                match self.get_mut() { $($connection::$kind(io) => std::pin::Pin::new(io).poll_read(cx, buffer),)+ }
+            }
         }
-    }
+
+        impl tokio::io::AsyncWrite for $connection {
+            #[inline]
+            fn poll_write(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                bytes: &[u8],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                match self.get_mut() { $($connection::$kind(io) => std::pin::Pin::new(io).poll_write(cx, bytes),)+ }
+            }
+
+            #[inline]
+            fn poll_write_vectored(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+                slices: &[std::io::IoSlice<'_>],
+            ) -> std::task::Poll<std::io::Result<usize>> {
+                match self.get_mut() {
+                    $($connection::$kind(io) => std::pin::Pin::new(io).poll_write_vectored(cx, slices),)+
+                }
+            }
+
+            #[inline]
+            fn is_write_vectored(&self) -> bool {
+                match self { $($connection::$kind(io) => io.is_write_vectored(),)+ }
+            }
+
+            #[inline]
+            fn poll_flush(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                match self.get_mut() { $($connection::$kind(io) => std::pin::Pin::new(io).poll_flush(cx),)+ }
+            }
+
+            fn poll_shutdown(
+                self: std::pin::Pin<&mut Self>,
+                cx: &mut std::task::Context<'_>,
+            ) -> std::task::Poll<std::io::Result<()>> {
+                match self.get_mut() { $($connection::$kind(io) => std::pin::Pin::new(io).poll_shutdown(cx),)+ }
+            }
+        }
+    };
 }
+pub(crate) use one_of;
 
-impl AsyncWrite for Stream {
-    #[inline]
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Stream::Other(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
-    }
-
-    #[inline]
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-            Stream::Other(stream) => Pin::new(stream).poll_write_vectored(cx, slices),
-        }
-    }
-
-    #[inline]
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Other(stream) => stream.is_write_vectored(),
-        }
-    }
-
-    #[inline]
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Other(stream) => Pin::new(stream).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Other(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
-    }
-}
+one_of!(Stream: Tcp, Other);
 
 /// The network of this machine.
 #[derive(Clone, Copy, Debug, Default)]

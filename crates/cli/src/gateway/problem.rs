@@ -1,92 +1,58 @@
-//! What the network side answers by itself: RFC 9457 problems with a stable type.
+//! Problems that the network side answers by itself. What they are called is the library's business; how
+//! they get onto a connection is ours.
+
+use std::fmt::Write;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
-use http::{Response, StatusCode};
+use http::Response;
+use http::header::{CONTENT_LENGTH, HeaderValue};
 use http_body_util::Full;
+use semel::http::Problem;
+use semel::http::problem::Kind;
 
-/// A problem this side of the gateway can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
-    UpstreamUnreachable,
-    UpstreamTimeout,
-    RequestSlow,
-    TooManyConnections,
-    /// A request that could be read in two ways, or in none.
-    RequestMalformed,
-    MethodRefused,
+/// When a client that was turned away may come back.
+const PLACE_AFTER: Duration = Duration::from_secs(1);
+
+/// `detail` is for the client: it names no addresses behind the gateway.
+pub(crate) fn response(kind: Kind, detail: &str) -> Response<Full<Bytes>> {
+    let mut problem = Problem::new(kind).detail(detail);
+    if kind == Kind::TooManyConnections {
+        problem = problem.retry_after(PLACE_AFTER);
+    }
+    let mut response = problem.into_response();
+    let length = HeaderValue::from(response.body().len());
+    response.headers_mut().insert(CONTENT_LENGTH, length);
+    response.map(Full::new)
 }
 
-impl Problem {
-    pub(crate) fn status(self) -> StatusCode {
-        match self {
-            Problem::UpstreamUnreachable => StatusCode::BAD_GATEWAY,
-            Problem::UpstreamTimeout => StatusCode::GATEWAY_TIMEOUT,
-            Problem::RequestSlow => StatusCode::REQUEST_TIMEOUT,
-            Problem::TooManyConnections => StatusCode::SERVICE_UNAVAILABLE,
-            Problem::RequestMalformed => StatusCode::BAD_REQUEST,
-            Problem::MethodRefused => StatusCode::METHOD_NOT_ALLOWED,
+/// The same as bytes of HTTP/1.1, for connections that hyper does not answer. They close after it.
+pub(crate) fn raw(kind: Kind, detail: &str) -> String {
+    let (head, body) = response(kind, detail).into_parts();
+    let mut text = format!("HTTP/1.1 {}\r\nconnection: close\r\n", head.status);
+    for (name, value) in &head.headers {
+        write!(text, "{name}: {}\r\n", String::from_utf8_lossy(value.as_bytes()))
+            .expect("a String takes everything");
+    }
+    let document = body.into_inner().unwrap_or_default();
+    text + "\r\n" + &String::from_utf8_lossy(&document)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_raw_problem_is_a_response_with_its_length_and_its_advice() {
+        // G-22
+        let raw = raw(Kind::TooManyConnections, "All \"places\" are taken.");
+        let (head, body) = raw.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 503 Service Unavailable\r\n"), "{head}");
+        for line in ["connection: close", "retry-after: 1", &format!("content-length: {}", body.len())] {
+            assert!(head.lines().any(|has| has == line), "{line} is missing in {head}");
         }
-    }
-
-    fn slug(self) -> &'static str {
-        match self {
-            Problem::UpstreamUnreachable => "upstream-unreachable",
-            Problem::UpstreamTimeout => "upstream-timeout",
-            Problem::RequestSlow => "request-slow",
-            Problem::TooManyConnections => "too-many-connections",
-            Problem::RequestMalformed => "request-malformed",
-            Problem::MethodRefused => "method-refused",
-        }
-    }
-
-    fn title(self) -> &'static str {
-        match self {
-            Problem::UpstreamUnreachable => "The service behind this gateway gave no proper answer.",
-            Problem::UpstreamTimeout => "The service behind this gateway did not answer in time.",
-            Problem::RequestSlow => "The request came too slowly.",
-            Problem::TooManyConnections => "This gateway has as many connections as it may have. Try again.",
-            Problem::RequestMalformed => "The request cannot be read, or can be read in two ways.",
-            Problem::MethodRefused => "This gateway does not take this method.",
-        }
-    }
-
-    /// The document. `detail` is for the client: it names no addresses behind the gateway.
-    pub(crate) fn document(self, detail: &str) -> String {
-        let mut escaped = String::with_capacity(detail.len());
-        for character in detail.chars() {
-            match character {
-                '"' | '\\' => escaped.extend(['\\', character]),
-                control if control.is_control() => escaped.push(' '),
-                plain => escaped.push(plain),
-            }
-        }
-        format!(
-            r#"{{"type":"urn:semel:problem:{}","title":"{}","status":{},"detail":"{escaped}"}}"#,
-            self.slug(),
-            self.title(),
-            self.status().as_u16()
-        )
-    }
-
-    pub(crate) fn response(self, detail: &str) -> Response<Full<Bytes>> {
-        let document = self.document(detail);
-        let length = HeaderValue::from(document.len());
-        let mut response = Response::new(Full::new(Bytes::from(document)));
-        *response.status_mut() = self.status();
-        let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        headers.insert(CONTENT_LENGTH, length);
-        response
-    }
-
-    /// The same as bytes of HTTP/1.1, for connections that hyper does not answer. They close after it.
-    pub(crate) fn raw(self, detail: &str) -> String {
-        let document = self.document(detail);
-        format!(
-            "HTTP/1.1 {}\r\ncontent-type: application/problem+json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{document}",
-            self.status(),
-            document.len()
-        )
+        let document: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert_eq!(document["title"], Kind::TooManyConnections.title());
+        assert_eq!(document["detail"], "All \"places\" are taken.");
     }
 }

@@ -7,7 +7,7 @@ use semel::http::tenant::{self as door, Answer, Hasher};
 use semel::runtime::Boxed;
 use semel::{Clock, Runtime, SystemClock};
 
-use super::serve::{ClientCertificate, Peer};
+use super::serve::Peer;
 use super::tenant::{Check, Decision, Refused};
 
 /// A route's rule.
@@ -20,7 +20,7 @@ pub(crate) struct Source {
 impl Source {
     fn decide<'a>(&self, request: &'a Parts) -> Result<Decision<'a>, Refused> {
         let peer = request.extensions.get::<Peer>().map(|Peer(address)| address.ip());
-        let certificate = request.extensions.get::<ClientCertificate>().map(|certificate| &*certificate.san);
+        let certificate = request.extensions.get::<door::ClientCertificate>();
         let now = u64::try_from(self.clock.now().as_micros() / 1_000_000).unwrap_or_default();
         self.check.decide(&request.headers, peer, certificate, now)
     }

@@ -12,7 +12,7 @@ use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 use semel::http::problem::Kind;
-use semel::http::{self as door, Problem, Protection, Routes};
+use semel::http::{self as door, Problem, Routes};
 use semel::runtime::Boxed;
 use semel::{Ask, Operation, Policy, Runtime, SystemClock};
 
@@ -23,7 +23,7 @@ use super::source::Source;
 use super::tenant::{self, Sources};
 use super::{WELL_KNOWN, headers};
 use crate::config::policy;
-use crate::config::resolved::{self, ExpiredKeys, Gateway, Recovery, RouteSettings};
+use crate::config::resolved::{self, Gateway, Recovery, RouteSettings};
 
 /// One route, ready to use.
 pub(crate) struct Entry {
@@ -68,14 +68,14 @@ impl Table {
             let link = HeaderValue::from_str(&format!("<{WELL_KNOWN}>; rel=\"describedby\""));
             let mut builder = builder
                 .methods(methods.iter().cloned())
-                .protection(protection(settings.protection))
+                .protection(settings.protection)
                 .policy(policy::policy(settings, keyring.as_ref())?)
                 .releasing(settings.releasing.iter().copied())
                 .store_headers(settings.store_headers.iter().cloned())
                 .fingerprint_headers(settings.fingerprint_headers.iter().cloned())
                 .fingerprint_exclude(settings.fingerprint_exclude.iter().cloned())
                 .replay_header(settings.replay_header.clone())
-                .expired_keys(expired_keys(&settings.expired_keys))
+                .expired_keys(settings.expired_keys.clone())
                 .tenant(source)
                 .attempt_headers(true)
                 .described_by(link.expect("a path can stand in a header"));
@@ -191,22 +191,6 @@ impl Routes for Tables {
     fn find(&self, request: &Parts) -> Option<Arc<door::Route>> {
         let table = self.load();
         Some(table.find(&request.method, request.uri.path())?.route.clone())
-    }
-}
-
-fn protection(protection: resolved::Protection) -> Protection {
-    match protection {
-        resolved::Protection::Required => Protection::Required,
-        resolved::Protection::Optional => Protection::Optional,
-        resolved::Protection::Off => Protection::Off,
-    }
-}
-
-fn expired_keys(expired: &ExpiredKeys) -> door::ExpiredKeys {
-    match expired {
-        ExpiredKeys::NotChecked => door::ExpiredKeys::NotChecked,
-        ExpiredKeys::Uuid7 => door::ExpiredKeys::Uuid7,
-        ExpiredKeys::FirstSent(name) => door::ExpiredKeys::FirstSent(name.clone()),
     }
 }
 

@@ -16,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use ureq::http::{StatusCode, Uri};
 
-use super::view::{Bodies, Operation, State};
 use super::{Found, Listing, Operations, Who, refusal};
+use crate::shown::{Bodies, Operation, State};
 
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -184,7 +184,7 @@ impl Operations for Admin {
         let verb = match found {
             Found::Done(written) => {
                 body["finding"] = "done".into();
-                body["outcome"] = written.json();
+                body["outcome"] = serde_json::to_value(written)?;
                 "settle"
             }
             Found::Never => {

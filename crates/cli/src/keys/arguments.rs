@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::{Args, Subcommand};
+use semel::policy::DEFAULTS;
 use semel::store::Filter;
 use semel::{Key, OperationId, history};
 
-use super::view::State;
-use super::written::{self, Written};
 use super::{Found, Who};
+use crate::shown::State;
+use crate::written::{self, Response};
 
 #[derive(Args)]
 pub(crate) struct Arguments {
@@ -137,10 +139,26 @@ impl Settle {
     pub(super) fn found(&self) -> anyhow::Result<Found> {
         match self.status {
             Some(status) => {
-                Ok(Found::Done(Written::new(status, self.header.clone(), self.body_file.as_deref())?))
+                let response = Response::new(status, self.header.clone(), self.body()?);
+                // Refused before anything is asked.
+                response.clone().into_outcome()?;
+                Ok(Found::Done(response))
             }
             None => Ok(Found::Never),
         }
+    }
+
+    fn body(&self) -> anyhow::Result<Vec<u8>> {
+        let Some(path) = &self.body_file else { return Ok(Vec::new()) };
+        let body = std::fs::read(path)
+            .with_context(|| format!("the body cannot be read from {}", path.display()))?;
+        let most = DEFAULTS.outcome_bytes_max;
+        anyhow::ensure!(
+            body.len() <= most,
+            "the body has {} bytes; the most that is kept is {most}",
+            body.len()
+        );
+        Ok(body)
     }
 
     pub(super) fn who(&self) -> Who {

@@ -13,9 +13,6 @@ mod arguments;
 mod refusal;
 mod store;
 mod text;
-mod time;
-mod view;
-mod written;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -26,10 +23,11 @@ use semel::{OperationId, Timestamp, Token};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::shown::{Bodies, Operation, State};
+use crate::time;
+use crate::written::Response;
 pub(crate) use arguments::Arguments;
 use arguments::{Chosen, Command, Target};
-use view::{Bodies, Operation, State};
-use written::Written;
 
 /// Most operations listed where one was asked for and several were found.
 const SEVERAL_MAX: usize = 20;
@@ -66,7 +64,7 @@ struct Listing {
 /// What an operator found out.
 enum Found {
     /// It happened, and this was the answer.
-    Done(Written),
+    Done(Response),
     /// It did not.
     Never,
     /// It did not, and the next attempt shall run. The same in other words.

@@ -2,8 +2,8 @@
 
 use semel::Timestamp;
 
-use super::time;
-use super::view::{Operation, State};
+use crate::shown::{Operation, State};
+use crate::time;
 
 /// The attempt may be having its effect right now.
 pub(super) fn in_flight(seen: &Operation, now: Timestamp) -> String {

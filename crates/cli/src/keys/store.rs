@@ -10,8 +10,8 @@ use semel::{
     Backoff, EffectStore, Error, Nonce, Operation as Named, OperationId, Record, Timestamp, Token, mutant,
 };
 
-use super::view::{Bodies, Operation, State};
 use super::{Found, Listing, Operations, Who, refusal};
+use crate::shown::{Bodies, Operation, State};
 
 /// Records of a subject purged in one step.
 const SUBJECT_STEP: u32 = 500;
@@ -96,7 +96,7 @@ impl Operations for Store {
             self.lapse(seen, who).await?;
         }
         let finding = match found {
-            Found::Done(written) => Finding::Done(written.outcome().encode().into()),
+            Found::Done(written) => Finding::Done(written.clone().into_outcome()?.encode().into()),
             Found::Never | Found::Free => Finding::Never,
         };
         let by = if mutant::on("keys-settled-by-nobody") { "" } else { who.by.as_str() };

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 
 use semel::{Timestamp, mutant};
 
-use super::time;
-use super::view::{Answer, Happening, Operation, State};
+use crate::shown::{Answer, Happening, Operation, State};
+use crate::time;
 
 /// Widest a key or a route gets in a table; the id names the operation.
 const COLUMN_CHARS_MAX: usize = 40;
@@ -96,15 +96,16 @@ pub(super) fn whole(operation: &Operation, now: Timestamp) -> String {
             "possible double effect: an attempt that no longer counted brought an outcome too".into(),
         );
     }
-    if let Some(outcome) = &operation.outcome {
-        line("outcome", answer(outcome, INDENT));
-    }
-    let history = operation.history.as_deref().unwrap_or_default();
-    for (at, happening) in history.iter().enumerate() {
-        line(if at == 0 { "history" } else { "" }, entry(happening));
-    }
-    if operation.history_dropped > 0 {
-        line("", format!("({} older entries were dropped)", operation.history_dropped));
+    if let Some(rest) = &operation.rest {
+        if let Some(outcome) = &rest.outcome {
+            line("outcome", answer(outcome, INDENT));
+        }
+        for (at, happening) in rest.history.iter().enumerate() {
+            line(if at == 0 { "history" } else { "" }, entry(happening));
+        }
+        if rest.history_dropped > 0 {
+            line("", format!("({} older entries were dropped)", rest.history_dropped));
+        }
     }
     if operation.state == State::Unknown {
         let id = &operation.id;
@@ -155,7 +156,7 @@ fn answer(answer: &Answer, indent: usize) -> String {
         Some(status @ 1..) => format!("status {status}"),
         _ => "no status".to_owned(),
     };
-    if answer.redacted {
+    if answer.redacted == Some(true) {
         text += ", redacted";
     }
     match (&answer.body_not_kept, answer.body_bytes) {
@@ -226,7 +227,7 @@ mod tests {
             "id": "ab".repeat(32), "namespace": "shop", "tenant": null, "route": "charge", "key": key,
             "state": "unknown", "token": 7, "nonce": "00", "attempts": 2, "recovery": "hold", "subject": null,
             "created_at": "2026-11-16T04:00:00.000000Z", "attempt_at": "2026-11-16T04:00:00.000000Z",
-            "lease_until": "2026-11-16T04:00:30.000000Z", "settled_at": "2026-11-16T04:01:00.000000Z",
+            "lease_until": "2026-11-16T04:00:30.000000Z", "may_run_until": "2026-11-16T04:05:00.000000Z", "settled_at": "2026-11-16T04:01:00.000000Z",
             "expires_at": null, "possible_double_effect": true,
         });
         serde_json::from_value(text).expect("the shape is right")

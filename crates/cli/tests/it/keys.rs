@@ -481,7 +481,7 @@ fn shown(state: &str) -> Value {
         "id": order(None, "charge", "order-20").id().to_string(), "namespace": "shop", "tenant": null,
         "route": "charge", "key": "order-20", "state": state, "token": 7, "nonce": "00", "attempts": 1,
         "recovery": "hold", "subject": null, "created_at": "2026-11-16T04:00:00.000000Z",
-        "attempt_at": "2026-11-16T04:00:00.000000Z", "lease_until": "2026-11-16T04:00:30.000000Z",
+        "attempt_at": "2026-11-16T04:00:00.000000Z", "lease_until": "2026-11-16T04:00:30.000000Z", "may_run_until": "2026-11-16T04:05:00.000000Z",
         "settled_at": "2026-11-16T04:01:00.000000Z", "expires_at": null, "possible_double_effect": false,
     })
 }

@@ -14,10 +14,10 @@ use hyper::body::Incoming;
 use pin_project_lite::pin_project;
 use semel::Runtime;
 use semel::http::Fate;
+use semel::http::problem::Kind;
 use tower_service::Service;
 
-use super::super::headers;
-use super::super::problem::Problem;
+use super::super::{headers, problem};
 use super::body::{ClientBody, EdgeBody, Slow};
 use super::link::{Flight, Link};
 
@@ -37,13 +37,10 @@ impl<S> Edge<S> {
     /// The request as the service may see it, or why it may not.
     fn admit(&self, request: Request<Incoming>) -> Result<(Request<ClientBody>, Option<Slow>), Refused> {
         if self.link.next_is_refused() {
-            return Err(Refused::new(
-                Problem::RequestMalformed,
-                "The length of the body is given in two ways.",
-            ));
+            return Err(Refused::new(Kind::RequestMalformed, "The length of the body is given in two ways."));
         }
         if request.method() == Method::CONNECT {
-            return Err(Refused::new(Problem::MethodRefused, "This is not a forward proxy."));
+            return Err(Refused::new(Kind::MethodRefused, "This is not a forward proxy."));
         }
         let (mut parts, incoming) = request.into_parts();
         address(&mut parts)?;
@@ -65,19 +62,19 @@ impl<S> Edge<S> {
 
 /// A request that goes no further, and the connection with it.
 struct Refused {
-    problem: Problem,
+    problem: Kind,
     detail: &'static str,
 }
 
 impl Refused {
-    fn new(problem: Problem, detail: &'static str) -> Self {
+    fn new(problem: Kind, detail: &'static str) -> Self {
         Self { problem, detail }
     }
 
     fn response<B>(&self) -> Response<EdgeBody<B>> {
-        let mut response = self.problem.response(self.detail).map(|body| EdgeBody::Own { body });
+        let mut response = problem::response(self.problem, self.detail).map(|body| EdgeBody::Own { body });
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-        if self.problem == Problem::MethodRefused {
+        if self.problem == Kind::MethodRefused {
             let methods = HeaderValue::from_static("GET, HEAD, OPTIONS, POST, PUT, PATCH, DELETE");
             response.headers_mut().insert(ALLOW, methods);
         }
@@ -98,7 +95,7 @@ fn leave_hop(headers: &mut HeaderMap, version: Version) {
 
 /// Brings the host into its header and the path alone into the address, whatever form they came in.
 fn address(parts: &mut http::request::Parts) -> Result<(), Refused> {
-    let malformed = |detail| Err(Refused::new(Problem::RequestMalformed, detail));
+    let malformed = |detail| Err(Refused::new(Kind::RequestMalformed, detail));
     if hosts(&parts.headers) > 1 {
         return malformed("There is more than one Host header.");
     }
@@ -224,7 +221,7 @@ fn finish<B>(mut response: Response<B>, flight: Flight, slow: Option<&Slow>) -> 
             None => None,
         };
         if let Some(detail) = detail {
-            return Refused::new(Problem::RequestSlow, detail).response();
+            return Refused::new(Kind::RequestSlow, detail).response();
         }
     }
     headers::strip_ours(response.headers_mut());

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Context;
 
 use http::header::HeaderValue;
+use semel::http::tenant::ClientCertificate;
 use tokio::sync::Notify;
 
 use super::super::alarm::{Alarm, Alarmed, Clock, millis};
@@ -46,12 +47,6 @@ pub(super) struct Link {
     requests: AtomicU64,
     refuse_from: AtomicU64,
     tunnelled: AtomicBool,
-}
-
-/// The verified certificate of a client, by its first subject alternative name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ClientCertificate {
-    pub(crate) san: Arc<str>,
 }
 
 impl Alarmed for Link {

@@ -27,14 +27,14 @@ use http_body::Body;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::TokioIo;
 use semel::Runtime;
+use semel::http::problem::Kind;
 use tokio::io::AsyncWriteExt;
 use tower_service::Service;
 
 use super::BoxError;
 use super::alarm::Clock;
-use super::headers;
 use super::net::{Listener, Spawner, Stream, Timer, within};
-use super::problem::Problem;
+use super::{headers, problem};
 use crate::config::resolved::{ClientLimits, Network};
 use edge::Edge;
 use framing::Framing;
@@ -43,7 +43,7 @@ use wire::{Client, Wire};
 
 pub(crate) use body::ClientBody;
 pub(crate) use edge::Peer;
-pub(crate) use link::{ClientCertificate, Held};
+pub(crate) use link::Held;
 pub(crate) use tls::Certificates;
 
 /// Hyper's buffers need this much.
@@ -151,7 +151,7 @@ fn turn_away<S>(shared: &Shared<S>, turned_away: &Arc<Census>, mut stream: Strea
     };
     let runtime = shared.settings.runtime.clone();
     shared.settings.runtime.spawn(Box::pin(async move {
-        let answer = Problem::TooManyConnections.raw("All places are taken.");
+        let answer = problem::raw(Kind::TooManyConnections, "All places are taken.");
         let _ = within(&*runtime, TURN_AWAY_WITHIN, async {
             stream.write_all(answer.as_bytes()).await?;
             stream.shutdown().await
@@ -230,7 +230,8 @@ where
                 && let Some(parts) = connection.into_parts()
             {
                 let mut client = parts.io.into_inner();
-                let answer = Problem::RequestSlow.raw("The head of the request did not come to its end.");
+                let answer =
+                    problem::raw(Kind::RequestSlow, "The head of the request did not come to its end.");
                 let _ = within(&**runtime, TURN_AWAY_WITHIN, async {
                     client.write_all(answer.as_bytes()).await?;
                     client.shutdown().await

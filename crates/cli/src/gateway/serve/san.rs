@@ -1,7 +1,7 @@
-//! The first subject alternative name of a certificate.
+//! The subject alternative names of a certificate.
 //!
 //! The certificate has been verified before this is asked; here its DER is only walked to one
-//! extension. Anything unexpected means that there is no name.
+//! extension. Anything unexpected means that there are no names.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -17,22 +17,21 @@ const DNS: u8 = 0x82;
 const URI: u8 = 0x86;
 const IP: u8 = 0x87;
 
-/// E-mail address, DNS name, URI or IP address, whichever the certificate names first.
-pub(super) fn first(certificate: &[u8]) -> Option<String> {
+/// E-mail addresses, DNS names, URIs and IP addresses, in the order of the certificate.
+pub(super) fn names(certificate: &[u8]) -> Option<Vec<String>> {
     let (_, certificate, _) = element(certificate)?;
     let (_, to_be_signed, _) = element(certificate)?;
     let extensions = content(find(to_be_signed, |tag, _| tag == EXTENSIONS)?, SEQUENCE)?;
     let extension = find(extensions, |_, extension| {
         element(extension).is_some_and(|(tag, id, _)| tag == OBJECT_ID && id == SUBJECT_ALT_NAME)
     })?;
-    let mut names = content(find(extension, |tag, _| tag == OCTET_STRING)?, SEQUENCE)?;
-    while let Some((tag, name, rest)) = element(names) {
-        if let Some(text) = text(tag, name) {
-            return Some(text);
-        }
-        names = rest;
+    let mut rest = content(find(extension, |tag, _| tag == OCTET_STRING)?, SEQUENCE)?;
+    let mut names = Vec::new();
+    while let Some((tag, name, after)) = element(rest) {
+        names.extend(text(tag, name));
+        rest = after;
     }
-    None
+    Some(names)
 }
 
 fn text(tag: u8, name: &[u8]) -> Option<String> {
@@ -94,27 +93,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_name_counts_whatever_its_kind() {
+    fn names_keep_their_order_whatever_their_kind() {
         // G-5
         let dns = |name: &str| SanType::DnsName(name.try_into().unwrap());
         let uri = SanType::URI("spiffe://shop/billing".try_into().unwrap());
         let mail = SanType::Rfc822Name("ops@example.com".try_into().unwrap());
         let address = SanType::IpAddress("10.1.2.3".parse().unwrap());
-        assert_eq!(first(&certificate(vec![dns("a.example"), uri.clone()])).unwrap(), "a.example");
-        assert_eq!(first(&certificate(vec![uri, dns("a.example")])).unwrap(), "spiffe://shop/billing");
-        assert_eq!(first(&certificate(vec![mail])).unwrap(), "ops@example.com");
-        assert_eq!(first(&certificate(vec![address])).unwrap(), "10.1.2.3");
-        assert_eq!(first(&certificate(vec![])), None);
+        let of = |listed: Vec<SanType>| names(&certificate(listed)).unwrap_or_default();
+        assert_eq!(of(vec![dns("a.example"), uri.clone()]), ["a.example", "spiffe://shop/billing"]);
+        assert_eq!(of(vec![uri, dns("a.example")]), ["spiffe://shop/billing", "a.example"]);
+        assert_eq!(of(vec![mail, address]), ["ops@example.com", "10.1.2.3"]);
+        assert_eq!(of(vec![]), Vec::<String>::new());
     }
 
     #[test]
     fn broken_certificates_have_no_name() {
         let whole = certificate(vec![SanType::DnsName("a.example".try_into().unwrap())]);
         for cut in 0..whole.len() {
-            assert_eq!(first(&whole[..cut]), None, "cut at {cut}");
+            assert_eq!(names(&whole[..cut]), None, "cut at {cut}");
         }
         for garbage in [&[][..], &[0x30], &[0x30, 0x84, 0xff, 0xff, 0xff, 0xff], &[0xff; 40]] {
-            assert_eq!(first(garbage), None);
+            assert_eq!(names(garbage), None);
         }
     }
 }

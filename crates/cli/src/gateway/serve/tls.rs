@@ -11,11 +11,11 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use semel::Runtime;
+use semel::http::tenant::ClientCertificate;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::super::net::Stream;
-use super::link::ClientCertificate;
 use super::san;
 use crate::config::resolved::ServerTls;
 
@@ -91,10 +91,10 @@ impl Certificates {
 /// When each file was last written, and how long it is.
 pub(crate) type Stamps = [Option<(SystemTime, u64)>; 3];
 
-/// The name in the certificate that a client has shown and proved to own.
+/// The certificate that a client has shown and proved to own.
 pub(super) fn certificate(stream: &TlsStream<Stream>) -> Option<ClientCertificate> {
     let shown = stream.get_ref().1.peer_certificates()?.first()?;
-    Some(ClientCertificate { san: san::first(shown)?.into() })
+    Some(ClientCertificate { names: san::names(shown).unwrap_or_default() })
 }
 
 pub(super) fn speaks_http2(stream: &TlsStream<Stream>) -> bool {

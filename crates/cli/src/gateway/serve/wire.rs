@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 
-use super::super::net::Stream;
+use super::super::net::{Stream, one_of};
 use super::framing::Framing;
 use super::link::Link;
 
@@ -21,6 +21,8 @@ pub(super) enum Client {
     Plain(Stream),
     Tls(Box<TlsStream<Stream>>),
 }
+
+one_of!(Client: Plain, Tls);
 
 /// Reads just enough to tell HTTP/2 from HTTP/1, and says which, with what was read. `None`: the client
 /// went away first.
@@ -114,63 +116,5 @@ impl AsyncWrite for Wire {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().client).poll_shutdown(cx)
-    }
-}
-
-impl AsyncRead for Client {
-    #[inline]
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Client::Plain(io) => Pin::new(io).poll_read(cx, buffer),
-            Client::Tls(io) => Pin::new(io).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Client {
-    #[inline]
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Client::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Client::Tls(io) => Pin::new(io).poll_write(cx, bytes),
-        }
-    }
-
-    #[inline]
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Client::Plain(io) => Pin::new(io).poll_write_vectored(cx, slices),
-            Client::Tls(io) => Pin::new(io).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Client::Plain(io) => io.is_write_vectored(),
-            Client::Tls(io) => io.is_write_vectored(),
-        }
-    }
-
-    #[inline]
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Client::Plain(io) => Pin::new(io).poll_flush(cx),
-            Client::Tls(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Client::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Client::Tls(io) => Pin::new(io).poll_shutdown(cx),
-        }
     }
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use semel::http::tenant::{ClientCertificate, is_credential};
 use semel::operation::PART_BYTES_MAX;
 use semel::runtime::{Boxed, Runtime};
 
@@ -15,9 +16,6 @@ use crate::config::resolved::{Network, RouteSettings, Tenant};
 
 /// How long a request waits for a key set that is being fetched on its behalf.
 const REFRESH_WAIT: Duration = Duration::from_secs(2);
-
-/// Headers that carry credentials, beside whatever ends in `-api-key` or `-token`.
-const CREDENTIALS: &[HeaderName] = &[header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION];
 
 /// A route's rule, ready to use.
 #[derive(Clone, Debug)]
@@ -103,18 +101,18 @@ impl Check {
         })
     }
 
-    /// Whose operation a request is. `certificate` is the first subject alternative name of the client's
-    /// verified certificate; `now` is in seconds since 1970.
+    /// Whose operation a request is. `certificate` is the client's, verified; its first name counts. `now` is in
+    /// seconds since 1970.
     pub(crate) fn decide<'a>(
         &self,
         headers: &'a HeaderMap,
         peer: Option<IpAddr>,
-        certificate: Option<&'a str>,
+        certificate: Option<&'a ClientCertificate>,
         now: u64,
     ) -> Result<Decision<'a>, Refused> {
         match &self.0 {
             Rule::Undeclared if semel::mutant::on("undeclared-tenant-shared") => Ok(Decision::Shared),
-            Rule::Undeclared if certificate.is_some() || carries_credential(headers) => {
+            Rule::Undeclared if certificate.is_some() || headers.keys().any(is_credential) => {
                 Err(Refused::Undeclared)
             }
             Rule::Undeclared | Rule::Shared => Ok(Decision::Shared),
@@ -129,7 +127,7 @@ impl Check {
             Rule::Token(verifier) => {
                 named(verifier.subject(bearer(headers)?, now).map_err(Refused::Unverified)?.into())
             }
-            Rule::Certificate => match certificate {
+            Rule::Certificate => match certificate.and_then(|certificate| certificate.names.first()) {
                 Some(name) => named(name.into()),
                 None => Err(Refused::Missing { what: "a client certificate".into() }),
             },
@@ -189,16 +187,6 @@ fn lists(peers: &[Network], peer: Option<IpAddr>) -> bool {
     peer.is_some_and(|peer| peers.iter().any(|network| network.contains(peer)))
 }
 
-fn carries_credential(headers: &HeaderMap) -> bool {
-    headers.keys().any(is_credential)
-}
-
-/// Whether a header of this name carries a credential.
-pub(crate) fn is_credential(name: &HeaderName) -> bool {
-    let ends = ["api-key", "apikey", "api_key", "-token"];
-    CREDENTIALS.contains(name) || ends.iter().any(|end| name.as_str().ends_with(end))
-}
-
 /// The header's value, if it stands there once.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a HeaderValue, Refused> {
     let mut values = headers.get_all(name).iter();
@@ -246,6 +234,10 @@ mod tests {
         headers
     }
 
+    fn certificate(names: &[&str]) -> ClientCertificate {
+        ClientCertificate { names: names.iter().map(|name| (*name).to_owned()).collect() }
+    }
+
     fn proxies() -> Tenant {
         Tenant::PeerHeader(HeaderName::from_static("x-account"), vec![Network::parse("10.0.0.0/8").unwrap()])
     }
@@ -264,7 +256,9 @@ mod tests {
             assert_eq!(refused, Refused::Undeclared, "{lines:?}");
             assert!(refused.to_string().contains("--tenant none"));
         }
-        assert_eq!(undeclared.decide(&headers(&[]), None, Some("spiffe://a"), 0), Err(Refused::Undeclared));
+        for shown in [certificate(&["spiffe://a"]), certificate(&[])] {
+            assert_eq!(undeclared.decide(&headers(&[]), None, Some(&shown), 0), Err(Refused::Undeclared));
+        }
         let open = headers(&[("content-type", "application/json")]);
         assert_eq!(undeclared.decide(&open, None, None, 0), Ok(Decision::Shared));
         let carried = headers(&[("authorization", "Basic eDp5")]);
@@ -349,14 +343,15 @@ mod tests {
         // G-5
         let rule = check(Tenant::Certificate);
         let none = HeaderMap::new();
-        assert_eq!(
-            rule.decide(&none, None, Some("shop.example"), 0),
-            Ok(Decision::Named("shop.example".into()))
-        );
-        assert!(matches!(rule.decide(&none, None, None, 0), Err(Refused::Missing { .. })));
+        let shop = certificate(&["shop.example", "other.example"]);
+        assert_eq!(rule.decide(&none, None, Some(&shop), 0), Ok(Decision::Named("shop.example".into())));
+        for nobody in [None, Some(&certificate(&[]))] {
+            assert!(matches!(rule.decide(&none, None, nobody, 0), Err(Refused::Missing { .. })));
+        }
         let long = "x".repeat(513);
         for bad in ["", "a\0b", &long] {
-            assert_eq!(rule.decide(&none, None, Some(bad), 0), Err(Refused::Unverified(Reason::Name)));
+            let shown = certificate(&[bad]);
+            assert_eq!(rule.decide(&none, None, Some(&shown), 0), Err(Refused::Unverified(Reason::Name)));
         }
     }
 }

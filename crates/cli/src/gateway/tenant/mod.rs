@@ -13,6 +13,6 @@ mod jwk;
 mod jwks;
 mod jwt;
 
-pub(crate) use check::{Check, Decision, Refused, is_credential, strip};
+pub(crate) use check::{Check, Decision, Refused, strip};
 pub(crate) use jwk::parse_set;
 pub(crate) use jwks::{Fetch, Sources};

@@ -253,8 +253,8 @@ impl Service<Request<ClientBody>> for Marking {
             let wait = Duration::from_millis(wait.to_str().unwrap().parse().unwrap());
             request.extensions_mut().insert(Deadline(self.runtime.elapsed() + wait));
         }
-        if let Some(shown) = request.extensions().get::<serve::ClientCertificate>() {
-            let san = HeaderValue::from_str(&shown.san).unwrap();
+        if let Some(shown) = request.extensions().get::<semel::http::tenant::ClientCertificate>() {
+            let san = HeaderValue::from_str(&shown.names.join(", ")).unwrap();
             request.headers_mut().insert("x-test-san", san);
         }
         // As the layer adds headers for the service.

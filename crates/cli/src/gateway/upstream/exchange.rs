@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use hyper::body::Incoming;
+use semel::http::problem::Kind;
 
 use super::super::alarm::{Alarmed, Clock, millis};
-use super::super::problem::Problem;
 use super::body::Payload;
 use super::line::{BodyState, Line};
 use super::outgoing::Outgoing;
@@ -38,18 +38,18 @@ impl<B> Lost<B> {
         }
     }
 
-    pub(super) fn explain(&self, body: BodyState) -> (Problem, String) {
+    pub(super) fn explain(&self, body: BodyState) -> (Kind, String) {
         match self {
             _ if body == BodyState::Failed => {
-                (Problem::UpstreamUnreachable, "the client's request broke off".to_owned())
+                (Kind::UpstreamUnreachable, "the client's request broke off".to_owned())
             }
-            Lost::Unsent(_, reason) => (Problem::UpstreamUnreachable, reason.clone()),
+            Lost::Unsent(_, reason) => (Kind::UpstreamUnreachable, reason.clone()),
             Lost::Broken(error) => {
                 let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-                (Problem::UpstreamUnreachable, format!("{error}{}", cause.unwrap_or_default()))
+                (Kind::UpstreamUnreachable, format!("{error}{}", cause.unwrap_or_default()))
             }
-            Lost::TimedOut(reason) => (Problem::UpstreamTimeout, reason.clone()),
-            Lost::Ended => (Problem::UpstreamUnreachable, "the connection ended".to_owned()),
+            Lost::TimedOut(reason) => (Kind::UpstreamTimeout, reason.clone()),
+            Lost::Ended => (Kind::UpstreamUnreachable, "the connection ended".to_owned()),
         }
     }
 }

@@ -2,25 +2,26 @@
 
 use http::Response;
 use semel::http::Fate;
+use semel::http::problem::Kind;
 
-use super::super::problem::Problem;
+use super::super::problem;
 use super::body::{Body, Payload};
 
 /// Why there is no answer.
 #[derive(Debug)]
 pub(super) struct Failure {
-    pub(super) problem: Problem,
+    pub(super) problem: Kind,
     /// For operators; clients do not see it.
     pub(super) reason: String,
     pub(super) fate: Fate,
 }
 
 impl Failure {
-    pub(super) fn nothing_happened(problem: Problem, reason: String) -> Self {
+    pub(super) fn nothing_happened(problem: Kind, reason: String) -> Self {
         Self { problem, reason, fate: Fate::NothingHappened }
     }
 
-    pub(super) fn unknown(problem: Problem, reason: String) -> Self {
+    pub(super) fn unknown(problem: Kind, reason: String) -> Self {
         Self { problem, fate: Fate::Unknown(reason.clone()), reason }
     }
 
@@ -38,7 +39,7 @@ impl Failure {
             Fate::Unknown(_) => "The request was sent on; whether it had an effect is not known.",
         };
         tracing::warn!(fate = ?self.fate, reason = %self.reason, "no answer from the upstream");
-        let mut response = self.problem.response(detail).map(Body::own);
+        let mut response = problem::response(self.problem, detail).map(Body::own);
         response.extensions_mut().insert(self.fate);
         response
     }

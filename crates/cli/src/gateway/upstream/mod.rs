@@ -24,12 +24,12 @@ use std::task::{Context, Poll};
 
 use http::{Request, Response};
 use semel::Runtime;
+use semel::http::problem::Kind;
 use semel::runtime::Boxed;
 use tower_service::Service;
 
 use super::alarm::Clock;
 use super::net::Network;
-use super::problem::Problem;
 use crate::config::resolved;
 use fate::Failure;
 use target::{Address, Means, Target};
@@ -131,9 +131,7 @@ impl<B: Payload> Shared<B> {
             }
         }
         failure
-            .unwrap_or_else(|| {
-                Failure::nothing_happened(Problem::UpstreamUnreachable, "no target".to_owned())
-            })
+            .unwrap_or_else(|| Failure::nothing_happened(Kind::UpstreamUnreachable, "no target".to_owned()))
             .after_loss(task.was_lost)
             .into_response()
     }

@@ -15,11 +15,11 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use semel::Runtime;
+use semel::http::problem::Kind;
 
 use super::super::alarm::{Clock, millis};
 use super::super::headers;
 use super::super::net::{Network, within};
-use super::super::problem::Problem;
 use super::body::{Body, Payload};
 use super::exchange::{Lost, Wait, exchange};
 use super::fate::Failure;
@@ -183,7 +183,7 @@ impl<B: Payload> Target<B> {
                     let sealing = line.seal();
                     drop(leased);
                     let (problem, reason) = lost.explain(line.body());
-                    match spare.filter(|_| problem == Problem::UpstreamUnreachable) {
+                    match spare.filter(|_| problem == Kind::UpstreamUnreachable) {
                         Some(spare) => task.restore(spare),
                         None => {
                             return Err(match sealing {
@@ -207,7 +207,7 @@ impl<B: Payload> Target<B> {
         if response.status() == http::StatusCode::SWITCHING_PROTOCOLS {
             let Some(switch) = task.switch.take() else {
                 let reason = "the upstream switched protocols unasked".to_owned();
-                return Err(Failure::unknown(Problem::UpstreamUnreachable, reason));
+                return Err(Failure::unknown(Kind::UpstreamUnreachable, reason));
             };
             return Ok(tunnel::open(&self.runtime, response, leased, switch));
         }
@@ -263,7 +263,7 @@ impl<B: Payload> Target<B> {
             }
             Some(Err(error)) => unreachable(format!("cannot connect to {place}: {error}")),
             None => Failure::nothing_happened(
-                Problem::UpstreamTimeout,
+                Kind::UpstreamTimeout,
                 format!("no connection to {place} within {patience:?}"),
             ),
         };
@@ -291,10 +291,10 @@ impl<B: Payload> Target<B> {
 }
 
 pub(super) fn unreachable(reason: String) -> Failure {
-    Failure::nothing_happened(Problem::UpstreamUnreachable, reason)
+    Failure::nothing_happened(Kind::UpstreamUnreachable, reason)
 }
 
 /// Cannot be: a task is sent by one target at a time. If it were, nobody could tell what happened.
 pub(super) fn already_sent() -> Failure {
-    Failure::unknown(Problem::UpstreamUnreachable, "the request was on its way already".to_owned())
+    Failure::unknown(Kind::UpstreamUnreachable, "the request was on its way already".to_owned())
 }

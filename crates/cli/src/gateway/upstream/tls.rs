@@ -1,20 +1,17 @@
 //! TLS to the upstream: the system's roots, and the operator's beside them.
 
-use std::io::{self, IoSlice};
 use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use anyhow::Context as _;
 use rustls::crypto::ring;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::super::net::one_of;
 use super::line::Gated;
 
 /// One connector per protocol: what is offered is what will be spoken.
@@ -72,60 +69,4 @@ pub(super) enum Transport {
     Tls(Box<TlsStream<Gated>>),
 }
 
-impl AsyncRead for Transport {
-    #[inline]
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_read(cx, buffer),
-            Transport::Tls(io) => Pin::new(io).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Transport {
-    #[inline]
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_write(cx, bytes),
-            Transport::Tls(io) => Pin::new(io).poll_write(cx, bytes),
-        }
-    }
-
-    #[inline]
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_write_vectored(cx, slices),
-            Transport::Tls(io) => Pin::new(io).poll_write_vectored(cx, slices),
-        }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        match self {
-            Transport::Plain(io) => io.is_write_vectored(),
-            Transport::Tls(io) => io.is_write_vectored(),
-        }
-    }
-
-    #[inline]
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_flush(cx),
-            Transport::Tls(io) => Pin::new(io).poll_flush(cx),
-        }
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Transport::Plain(io) => Pin::new(io).poll_shutdown(cx),
-            Transport::Tls(io) => Pin::new(io).poll_shutdown(cx),
-        }
-    }
-}
+one_of!(Transport: Plain, Tls);

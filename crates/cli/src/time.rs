@@ -7,7 +7,7 @@ use semel::Timestamp;
 const DAY: i64 = 86_400_000_000;
 
 /// `2026-11-16T04:00:00.123456Z`
-pub(super) fn write(at: Timestamp) -> String {
+pub(crate) fn write(at: Timestamp) -> String {
     let (days, of_day) = (at.as_micros().div_euclid(DAY), at.as_micros().rem_euclid(DAY));
     let (year, month, day) = civil(days);
     let (seconds, micros) = (of_day / 1_000_000, of_day % 1_000_000);
@@ -16,7 +16,7 @@ pub(super) fn write(at: Timestamp) -> String {
 }
 
 /// The same without the fraction of a second.
-pub(super) fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     match text.split_once('.') {
         Some((seconds, _)) => format!("{seconds}Z"),
         None => text.to_owned(),
@@ -24,7 +24,7 @@ pub(super) fn short(text: &str) -> String {
 }
 
 /// Reads what [`write`] wrote.
-pub(super) fn read(text: &str) -> Option<Timestamp> {
+pub(crate) fn read(text: &str) -> Option<Timestamp> {
     let number = |from: usize, to: usize| text.get(from..to)?.parse::<i64>().ok();
     let shape = text.len() == 27 && text.ends_with('Z');
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
@@ -58,7 +58,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// The two largest parts of a duration: `3d 4h`, `12m 5s`, `0s`.
-pub(super) fn span(span: Duration) -> String {
+pub(crate) fn span(span: Duration) -> String {
     let seconds = span.as_secs();
     let parts =
         [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];

@@ -1,5 +1,5 @@
-//! Times and outcomes as Semel writes and reads them in JSON: in the admin API, in its logs, and in
-//! the answers of services that are asked what became of an attempt.
+//! A response as somebody wrote it down: an operator who settles an operation, or a service that is asked
+//! what became of an attempt.
 //!
 //! Reading is strict. A settled outcome is replayed to clients for as long as its operation is
 //! remembered, so a name, a value or a status that cannot stand in an HTTP response is refused here,
@@ -8,18 +8,19 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http::{HeaderName, HeaderValue};
-use semel::clock::Timestamp;
+use semel::http::header;
 use semel::outcome::{Body, Line, Outcome};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// Most header lines read; a sane answer has far fewer.
 const LINES_MAX: usize = 1000;
 
-/// Never replayed from a settlement: they speak of one connection, or to one client, or are Semel's own.
-const DROPPED: &[&str] = &[
+/// Never replayed from a settlement: they speak of one connection, or to one client.
+const FOREIGN: &[&str] = &[
     "connection",
     "content-length",
+    "date",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
@@ -32,79 +33,21 @@ const DROPPED: &[&str] = &[
     "upgrade",
 ];
 
-/// RFC 3339 in UTC, to the microsecond.
-pub(crate) fn time(at: Timestamp) -> String {
-    const DAY: i64 = 86_400_000_000;
-    let (days, micros) = (at.as_micros().div_euclid(DAY), at.as_micros().rem_euclid(DAY));
-    let (year, month, day) = civil(days);
-    let (seconds, fraction) = (micros / 1_000_000, micros % 1_000_000);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{fraction:06}Z")
-}
-
-/// Year, month and day of a number of days since 1970-01-01. Counted in years that begin in March,
-/// so that the leap day comes last.
-fn civil(days: i64) -> (i64, i64, i64) {
-    let since = days + 719_468;
-    let (era, day_of_era) = (since.div_euclid(146_097), since.rem_euclid(146_097));
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    (era * 400 + year_of_era + i64::from(month <= 2), month, day)
-}
-
-/// Whether a body is shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bodies {
-    Shown,
-    /// Only its size is.
-    Hidden,
-}
-
-/// An outcome for people.
-pub(crate) fn outcome(outcome: &Outcome, bodies: Bodies) -> Value {
-    let lines = |lines: &[Line]| -> Vec<Value> {
-        lines.iter().map(|line| json!([line.name, String::from_utf8_lossy(&line.value)])).collect()
-    };
-    let mut shown = json!({
-        "status": outcome.status,
-        "headers": lines(&outcome.headers),
-        "redacted": outcome.redacted,
-    });
-    if !outcome.trailers.is_empty() {
-        shown["trailers"] = lines(&outcome.trailers).into();
-    }
-    match &outcome.body {
-        Body::NotKept { bytes } => shown["body_not_kept"] = json!({ "bytes": bytes }),
-        Body::Kept(body) => {
-            shown["body_bytes"] = body.len().into();
-            match std::str::from_utf8(body) {
-                _ if bodies == Bodies::Hidden => {}
-                Ok(text) => shown["body"] = text.into(),
-                Err(_) => shown["body_base64"] = STANDARD.encode(body).into(),
-            }
-        }
-    }
-    shown
-}
-
-/// A response as somebody wrote it down.
-#[derive(Debug, Deserialize)]
+/// Status, headers and body of a response.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Response {
-    status: u16,
+    pub(crate) status: u16,
     #[serde(default)]
     headers: Headers,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     body: Option<String>,
-    #[serde(default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     body_base64: Option<String>,
 }
 
 /// Header lines: pairs in their order, or an object where none repeats.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Headers {
     Pairs(Vec<(String, String)>),
@@ -137,6 +80,15 @@ pub(crate) enum Unusable {
 }
 
 impl Response {
+    /// Of its pieces. A body that is no text is written as base64.
+    pub(crate) fn new(status: u16, headers: Vec<(String, String)>, body: Vec<u8>) -> Self {
+        let (body, body_base64) = match String::from_utf8(body) {
+            Ok(text) => (Some(text), None),
+            Err(binary) => (None, Some(STANDARD.encode(binary.as_bytes()))),
+        };
+        Self { status, headers: Headers::Pairs(headers), body, body_base64 }
+    }
+
     /// The outcome it tells of.
     pub(crate) fn into_outcome(self) -> Result<Outcome, Unusable> {
         if !(200..600).contains(&self.status) {
@@ -171,14 +123,34 @@ impl Headers {
                 return Err(Unusable::HeaderName(name));
             };
             let Ok(value) = HeaderValue::from_str(&value) else { return Err(Unusable::HeaderValue(name)) };
-            let dropped = DROPPED.contains(&parsed.as_str()) || parsed.as_str().starts_with("semel-");
-            if !dropped {
+            if !is_foreign(&parsed) {
                 let value = bytes::Bytes::copy_from_slice(value.as_bytes());
                 lines.push(Line { name: parsed.as_str().to_owned(), value });
             }
         }
         Ok(lines)
     }
+}
+
+fn is_foreign(name: &HeaderName) -> bool {
+    FOREIGN.contains(&name.as_str()) || header::is_ours(name)
+}
+
+/// Reads `name: value`. What would be left out is refused: whoever typed it meant it.
+pub(crate) fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once(':').ok_or("a header is written `name: value`")?;
+    let value = value.trim();
+    let parsed = HeaderName::from_bytes(name.as_bytes())
+        .map_err(|_| format!("{name:?} is not the name of a header"))?;
+    if HeaderValue::from_str(value).is_err() {
+        return Err(format!("the value of {parsed} has a control character"));
+    }
+    if is_foreign(&parsed) {
+        return Err(format!(
+            "{parsed} belongs to one connection, one client or Semel, not to a stored answer; leave it out"
+        ));
+    }
+    Ok((parsed.as_str().to_owned(), value.to_owned()))
 }
 
 fn pair((name, value): (String, Value)) -> Result<(String, String), Unusable> {
@@ -194,20 +166,6 @@ mod tests {
 
     fn read(written: &str) -> Result<Outcome, Unusable> {
         serde_json::from_str::<Response>(written).expect("the shape is right").into_outcome()
-    }
-
-    #[test]
-    fn times_are_written_as_people_read_them() {
-        for (micros, expected) in [
-            (0, "1970-01-01T00:00:00.000000Z"),
-            (-1, "1969-12-31T23:59:59.999999Z"),
-            (951_782_400_000_000, "2000-02-29T00:00:00.000000Z"),
-            (1_709_251_199_000_001, "2024-02-29T23:59:59.000001Z"),
-            (1_794_796_800_123_456, "2026-11-16T02:40:00.123456Z"),
-            (4_107_542_400_000_000, "2100-03-01T00:00:00.000000Z"),
-        ] {
-            assert_eq!(time(Timestamp::from_micros(micros)), expected);
-        }
     }
 
     #[test]
@@ -248,12 +206,23 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_shown_only_when_asked_for() {
-        let kept = Outcome::text("card 4242");
-        assert!(!outcome(&kept, Bodies::Hidden).to_string().contains("4242"));
-        assert_eq!(outcome(&kept, Bodies::Hidden)["body_bytes"], 9);
-        assert_eq!(outcome(&kept, Bodies::Shown)["body"], "card 4242");
-        let binary = Outcome::bytes("application/octet-stream", vec![0xff, 0]);
-        assert_eq!(outcome(&binary, Bodies::Shown)["body_base64"], "/wA=");
+    fn a_header_is_a_name_and_a_value_that_http_can_carry() {
+        assert_eq!(header("Location: /charges/7"), Ok(("location".into(), "/charges/7".into())));
+        assert_eq!(header("x-empty:"), Ok(("x-empty".into(), String::new())));
+        for bad in ["no colon", ": x", "a b: c", "a: b\r\nc: d", "Content-Length: 9", "Semel-Hint: decided"] {
+            assert!(header(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_response_of_pieces_is_read_as_it_was_written() {
+        for body in [vec![0xff, 0], b"{}".to_vec(), Vec::new()] {
+            let response = Response::new(200, vec![("etag".into(), "x".into())], body.clone());
+            let json = serde_json::to_string(&response).unwrap();
+            assert_eq!(json.contains("body_base64"), body == [0xff, 0], "{json}");
+            let outcome = response.into_outcome().unwrap();
+            assert_eq!(outcome.body_bytes().unwrap().as_ref(), body);
+            assert_eq!(read(&json), Ok(outcome));
+        }
     }
 }

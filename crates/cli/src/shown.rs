@@ -1,5 +1,5 @@
-//! An operation as an operator sees it: one shape, read from a store's record or from the admin API,
-//! and written as JSON.
+//! An operation as an operator sees it: one shape, made of a store's record, written as JSON by the admin
+//! API and by `semel keys`, and read back from the API.
 //!
 //! Bodies of answers can hold what customers said, so they are there only when asked for. Sealed ones
 //! stay sealed: whoever may read them has the keys.
@@ -12,13 +12,13 @@ use semel::outcome::{Body, Line, Unreadable};
 use semel::{OperationId, Outcome, Record, Recovery, Timestamp, seal};
 use serde::{Deserialize, Serialize};
 
-use super::time;
+use crate::time;
 
 /// Where an operation is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 #[value(rename_all = "snake_case")]
-pub(super) enum State {
+pub(crate) enum State {
     #[value(alias = "in-progress")]
     InProgress,
     Completed,
@@ -27,7 +27,8 @@ pub(super) enum State {
     Tombstone,
 }
 
-const STATES: [(State, semel::State, &str); 5] = [
+/// The states by name.
+pub(crate) const STATES: [(State, semel::State, &str); 5] = [
     (State::InProgress, semel::State::InProgress, "in_progress"),
     (State::Completed, semel::State::Completed, "completed"),
     (State::Released, semel::State::Released, "released"),
@@ -40,15 +41,15 @@ impl State {
         STATES.iter().find(|(ours, ..)| *ours == self).expect("the table has every state")
     }
 
-    pub(super) fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         self.row().2
     }
 
-    pub(super) fn stored(self) -> semel::State {
+    pub(crate) fn stored(self) -> semel::State {
         self.row().1
     }
 
-    pub(super) fn of(stored: semel::State) -> Self {
+    pub(crate) fn of(stored: semel::State) -> Self {
         let row = STATES.iter().find(|(_, theirs, _)| *theirs == stored);
         row.expect("the table has every state").0
     }
@@ -56,90 +57,100 @@ impl State {
 
 /// Whether bodies are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bodies {
+pub(crate) enum Bodies {
     Shown,
     /// Only their sizes are.
     Hidden,
 }
 
-/// One operation. Outcome and history are there when it was asked for by itself.
+/// One operation.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Operation {
-    pub(super) id: String,
-    pub(super) namespace: String,
-    pub(super) tenant: Option<String>,
-    pub(super) route: String,
-    pub(super) key: String,
-    pub(super) state: State,
-    pub(super) token: u64,
-    pub(super) nonce: String,
-    pub(super) attempts: u32,
-    pub(super) recovery: String,
-    pub(super) subject: Option<String>,
-    pub(super) created_at: String,
-    pub(super) attempt_at: String,
-    pub(super) lease_until: String,
-    pub(super) settled_at: Option<String>,
-    pub(super) expires_at: Option<String>,
-    pub(super) possible_double_effect: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) outcome: Option<Answer>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) history: Option<Vec<Happening>>,
-    #[serde(default)]
-    pub(super) history_dropped: u32,
+pub(crate) struct Operation {
+    pub(crate) id: String,
+    pub(crate) namespace: String,
+    pub(crate) tenant: Option<String>,
+    pub(crate) route: String,
+    pub(crate) key: String,
+    pub(crate) state: State,
+    pub(crate) token: u64,
+    pub(crate) nonce: String,
+    pub(crate) attempts: u32,
+    pub(crate) recovery: String,
+    pub(crate) subject: Option<String>,
+    pub(crate) created_at: String,
+    pub(crate) attempt_at: String,
+    pub(crate) lease_until: String,
+    /// Until then the newest attempt may still be on its way.
+    pub(crate) may_run_until: String,
+    pub(crate) settled_at: Option<String>,
+    pub(crate) expires_at: Option<String>,
+    pub(crate) possible_double_effect: bool,
+    /// There when it was asked for by itself.
+    #[serde(flatten)]
+    pub(crate) rest: Option<Rest>,
+}
+
+/// What lists leave out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Rest {
+    pub(crate) outcome: Option<Answer>,
+    pub(crate) history: Vec<Happening>,
+    pub(crate) history_dropped: u32,
 }
 
 /// An entry of a history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Happening {
-    pub(super) at: String,
-    pub(super) what: String,
-    pub(super) token: u64,
-    pub(super) nonce: String,
+pub(crate) struct Happening {
+    pub(crate) at: String,
+    pub(crate) what: String,
+    pub(crate) token: u64,
+    pub(crate) nonce: String,
     #[serde(default)]
-    pub(super) note: String,
+    pub(crate) note: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) evidence: Option<Answer>,
+    pub(crate) evidence: Option<Answer>,
 }
 
 /// A stored answer, or a refused one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) status: Option<u16>,
+    pub(crate) status: Option<u16>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) headers: Vec<(String, String)>,
+    pub(crate) headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) trailers: Vec<(String, String)>,
-    pub(super) redacted: bool,
+    pub(crate) trailers: Vec<(String, String)>,
+    /// Nobody can say it of a sealed one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body_bytes: Option<u64>,
+    pub(crate) redacted: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body: Option<String>,
+    pub(crate) body_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body_base64: Option<String>,
+    pub(crate) body: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) body_not_kept: Option<NotKept>,
-    pub(super) sealed: bool,
+    pub(crate) body_base64: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) seal_key: Option<String>,
+    pub(crate) body_not_kept: Option<NotKept>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) sealed: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) unreadable: Option<String>,
+    pub(crate) seal_key: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) stored_bytes: Option<u64>,
+    pub(crate) unreadable: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) stored_bytes: Option<u64>,
 }
 
 /// A body larger than its route keeps.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct NotKept {
-    pub(super) bytes: Option<u64>,
+pub(crate) struct NotKept {
+    pub(crate) bytes: Option<u64>,
 }
 
 impl Operation {
     /// What a list shows.
-    pub(super) fn summary(record: &Record) -> Self {
+    pub(crate) fn summary(record: &Record) -> Self {
         let (operation, scope) = (&record.operation, record.operation.scope());
         Self {
             id: operation.id().to_string(),
@@ -156,33 +167,33 @@ impl Operation {
             created_at: time::write(record.created_at),
             attempt_at: time::write(record.attempt_at),
             lease_until: time::write(record.lease_until),
+            may_run_until: time::write(record.may_ask_at()),
             settled_at: record.settled_at.map(time::write),
             expires_at: record.expires_at().map(time::write),
             possible_double_effect: record.history.possible_double_effect(),
-            outcome: None,
-            history: None,
-            history_dropped: record.history.dropped(),
+            rest: None,
         }
     }
 
     /// All of it.
-    pub(super) fn whole(record: &Record, bodies: Bodies) -> Self {
+    pub(crate) fn whole(record: &Record, bodies: Bodies) -> Self {
         let id = record.operation.id();
         let happening = |event: &Event| Happening::of(event, id, bodies);
-        Self {
+        let rest = Rest {
             outcome: record.outcome.as_ref().map(|stored| Answer::of(stored, id, bodies)),
-            history: Some(record.history.events().iter().map(happening).collect()),
-            ..Self::summary(record)
-        }
+            history: record.history.events().iter().map(happening).collect(),
+            history_dropped: record.history.dropped(),
+        };
+        Self { rest: Some(rest), ..Self::summary(record) }
     }
 
-    pub(super) fn operation_id(&self) -> anyhow::Result<OperationId> {
+    pub(crate) fn operation_id(&self) -> anyhow::Result<OperationId> {
         let id = OperationId::from_hex(&self.id);
         id.ok_or_else(|| anyhow::anyhow!("the id {:?} is not one of an operation", self.id))
     }
 
     /// Whether its newest attempt's lease has passed with no outcome.
-    pub(super) fn is_lapsed(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_lapsed(&self, now: Timestamp) -> bool {
         self.state == State::InProgress && time::read(&self.lease_until).is_some_and(|until| now >= until)
     }
 }
@@ -218,7 +229,7 @@ impl Answer {
             status: Some(outcome.status),
             headers: lines(&outcome.headers),
             trailers: lines(&outcome.trailers),
-            redacted: outcome.redacted,
+            redacted: Some(outcome.redacted),
             ..Self::default()
         };
         match &outcome.body {
@@ -262,5 +273,24 @@ fn what(kind: Kind) -> &'static str {
         Kind::SettledNever => "settled_never",
         Kind::Purged => "purged",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(outcome: &Outcome, bodies: Bodies) -> serde_json::Value {
+        serde_json::to_value(Answer::open(outcome, bodies)).unwrap()
+    }
+
+    #[test]
+    fn a_body_is_shown_only_when_asked_for() {
+        let kept = Outcome::text("card 4242");
+        assert!(!shown(&kept, Bodies::Hidden).to_string().contains("4242"));
+        assert_eq!(shown(&kept, Bodies::Hidden)["body_bytes"], 9);
+        assert_eq!(shown(&kept, Bodies::Shown)["body"], "card 4242");
+        let binary = Outcome::bytes("application/octet-stream", vec![0xff, 0]);
+        assert_eq!(shown(&binary, Bodies::Shown)["body_base64"], "/wA=");
     }
 }
