@@ -52,7 +52,10 @@ impl Clock for StoreClock {
     }
 }
 
-/// Tokio, with pauses that come out the same in every run.
+/// Tokio, with what would come out different in every run made the same.
+///
+/// Tasks are local ones: a crash drops those in their order, and all others in an order that depends on
+/// how many tasks this process has ever had.
 ///
 /// The pauses between tries at the store have jitter, seeded by nonces that nobody can repeat. Each lies
 /// between half and all of a ceiling; here every short pause lasts until the end of its ceiling. A timer
@@ -70,7 +73,7 @@ const CEILINGS: [u64; 8] = [10, 20, 40, 80, 160, 320, 640, 2000];
 
 impl Runtime for Punctual {
     fn spawn(&self, work: Boxed<()>) {
-        self.0.spawn(work);
+        tokio::task::spawn_local(work);
     }
 
     fn sleep(&self, wait: Duration) -> Boxed<()> {

@@ -83,7 +83,7 @@ impl Service {
             let service = self.clone();
             let answer = service_fn(move |request| service.clone().answer(request));
             let serving = hyper::server::conn::http1::Builder::new();
-            tokio::spawn(serving.serve_connection(TokioIo::new(stream), answer));
+            tokio::task::spawn_local(serving.serve_connection(TokioIo::new(stream), answer));
         }
     }
 
@@ -91,7 +91,7 @@ impl Service {
         let (head, body) = request.into_parts();
         let body = body.collect().await?.to_bytes();
         // In a task of its own: whoever asked may hang up, and it happens all the same.
-        let work = tokio::spawn(async move {
+        let work = tokio::task::spawn_local(async move {
             match head.uri.path() {
                 "/reconcile" => self.reconcile(&body),
                 _ => self.charge(&head.headers).await,
