@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
@@ -40,19 +41,23 @@ pub(super) fn key(at: usize) -> String {
 }
 
 impl Client {
-    /// All keys, from one of them on: clients meet on some and are alone on others.
+    /// All keys side by side, each from some moment on: clients meet on some and are alone on others.
     pub(super) async fn run(mut self) -> turmoil::Result {
-        let first = self.dice.below(KEYS);
-        for at in (0..KEYS).map(|at| (first + at) % KEYS) {
-            while !self.is_over(at).await {
-                tokio::time::sleep(self.dice.millis(20, 900)).await;
-            }
-        }
+        let dice: Vec<Dice> = (0..KEYS).map(|_| Dice::new(self.dice.roll(u64::MAX))).collect();
+        let intents = dice.into_iter().enumerate().map(|(at, dice)| self.insist(at, dice));
+        join_all(intents).await;
         Ok(())
     }
 
+    async fn insist(&self, at: usize, mut dice: Dice) {
+        tokio::time::sleep(dice.millis(0, 15_000)).await;
+        while !self.is_over(at).await {
+            tokio::time::sleep(dice.millis(20, 1500)).await;
+        }
+    }
+
     /// Asks once. Whether there is nothing left to ask.
-    async fn is_over(&mut self, at: usize) -> bool {
+    async fn is_over(&self, at: usize) -> bool {
         let key = key(at);
         let answer = tokio::time::timeout(PATIENCE, ask(at, &key)).await;
         let (name, trace) = (&self.name, &self.trace);

@@ -18,7 +18,6 @@ use hyper_util::rt::TokioIo;
 use super::super::alarm::{Alarmed, millis};
 use super::super::headers;
 use super::super::net::{Spawner, Timer, within};
-use super::super::problem::Problem;
 use super::body::{Body, Payload};
 use super::exchange::{Lost, Wait};
 use super::fate::Failure;
@@ -143,7 +142,7 @@ impl<B: Payload> Http2<B> {
         let connected = within(&*target.runtime, patience, self.connect(target, protected, wait)).await;
         connected.unwrap_or_else(|| {
             let reason = format!("no connection to {} within {patience:?}", target.address.authority);
-            Err(Failure::nothing_happened(Problem::UpstreamTimeout, reason))
+            Err(unreachable(reason))
         })
     }
 
