@@ -287,7 +287,7 @@ async fn a_connection_that_takes_too_long_is_given_up_and_nothing_happened() {
     plan.upstream.connect_timeout = Duration::from_millis(50);
     plan.network = Arc::new(Void);
     let proxy = plan.start().await;
-    assert_eq!(verdict(&proxy.ask(PROTECTED).await), (504, Some("nothing-happened")));
+    assert_eq!(verdict(&proxy.ask(PROTECTED).await), (502, Some("nothing-happened")));
 }
 
 /// Connects, but takes no byte and then says that the other side is gone.

@@ -143,7 +143,7 @@ impl<B: Payload> Http2<B> {
         let connected = within(&*target.runtime, patience, self.connect(target, protected, wait)).await;
         connected.unwrap_or_else(|| {
             let reason = format!("no connection to {} within {patience:?}", target.address.authority);
-            Err(Failure::nothing_happened(Kind::UpstreamTimeout, reason))
+            Err(unreachable(reason))
         })
     }
 

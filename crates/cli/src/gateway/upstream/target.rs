@@ -262,10 +262,7 @@ impl<B: Payload> Target<B> {
                 return Ok(transport);
             }
             Some(Err(error)) => unreachable(format!("cannot connect to {place}: {error}")),
-            None => Failure::nothing_happened(
-                Kind::UpstreamTimeout,
-                format!("no connection to {place} within {patience:?}"),
-            ),
+            None => unreachable(format!("no connection to {place} within {patience:?}")),
         };
         let until = self.means.clock.now().saturating_add(millis(DOWN_FOR));
         self.down_until.store(until, Ordering::Relaxed);

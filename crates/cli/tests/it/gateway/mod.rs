@@ -1,5 +1,10 @@
 //! The gateway as a process, seen from its clients and from the service behind it.
 
+mod asked;
+mod identity;
 mod life;
+mod operators;
+mod outage;
 mod promises;
+mod raw;
 mod rig;

@@ -134,6 +134,8 @@ fn created(n: u64, body: &Bytes) -> Response {
 pub(super) struct Gateway {
     pub(super) child: Child,
     pub(super) address: String,
+    /// Of the admin API, if there is one.
+    pub(super) admin: Option<String>,
 }
 
 impl Gateway {
@@ -149,20 +151,31 @@ impl Gateway {
     }
 
     pub(super) async fn with(arguments: &[&str]) -> Self {
+        Self::telling(Stdio::inherit(), arguments).await
+    }
+
+    /// Its log goes there.
+    pub(super) async fn telling(log: Stdio, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
         command.arg("gateway").args(arguments).env_remove("SEMEL_STORE");
-        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().expect("it starts");
+        let command = command.stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
+        let mut child = command.spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("it has output")).lines();
         let ready = async {
+            let mut admin = None;
             while let Some(line) = lines.next_line().await.expect("its output is text") {
-                if let Some(address) = line.strip_prefix("semel gateway listening on http://") {
-                    return address.to_owned();
+                if let Some(address) = line.strip_prefix("semel admin listening on ") {
+                    admin = Some(address.to_owned());
+                }
+                if let Some(address) = line.strip_prefix("semel gateway listening on ") {
+                    let (_scheme, address) = address.split_once("://").expect("it is a URL");
+                    return (address.to_owned(), admin);
                 }
             }
             panic!("the gateway ended before it was ready: {arguments:?}");
         };
-        let address = tokio::time::timeout(PATIENCE, ready).await.expect("it is ready in time");
-        Self { child, address }
+        let (address, admin) = tokio::time::timeout(PATIENCE, ready).await.expect("it is ready in time");
+        Self { child, address, admin }
     }
 
     pub(super) fn signal(&self, signal: &str) {
@@ -256,4 +269,12 @@ pub(super) async fn until(caller: &Caller, path: &str, key: &str, wanted: impl F
         }
     };
     tokio::time::timeout(PATIENCE, ask).await.expect("it comes to that")
+}
+
+/// `semel keys … --json`, and what it printed.
+pub(super) async fn keys(arguments: &[&str]) -> serde_json::Value {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+    let said = command.arg("keys").args(arguments).arg("--json").output().await.expect("it runs");
+    assert!(said.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&said.stderr));
+    serde_json::from_slice(&said.stdout).expect("it prints JSON")
 }
