@@ -146,7 +146,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     row("log", Gateway, One, Text("text"), "`text` or `json`."),
     row("log_filter", Gateway, One, Text("info"), "Which events are logged, as `info` or `semel=debug,info`."),
     row("protection", Route, One, Text("optional"), "`required`: a request without a key is refused. `optional`: it passes untouched. `off`: keys mean nothing."),
-    row("tenant", Route, One, Absent("undeclared: keyed requests with a credential are refused"), "Who the client is: `none`, `credential`, `header:NAME`, `jwt:CLAIM` or `certificate`. See below."),
+    row("tenant", Route, One, Absent("undeclared: keyed requests with a credential are refused"), "Who the client is: `none`, `credential`, `header:NAME`, `jwt:CLAIM` or `certificate`."),
     row("tenant_peers", Route, COMMAS, Absent("none"), "Networks that have authenticated the client and say who it is in the header of `header:NAME`. It is stripped from all others."),
     row("jwt_secret", Route, Secret, Absent("none"), "Secret of HS256, HS384 and HS512 tokens, or `file:PATH` / `env:NAME`. As a flag only the last two."),
     row("jwt_secret_file", Route, One, Absent("none"), "File with that secret."),
