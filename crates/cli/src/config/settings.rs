@@ -132,7 +132,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     row("health_every", Gateway, One, Time(Duration::from_secs(5)), "Time between health checks."),
     row("health_timeout", Gateway, One, Time(Duration::from_secs(2)), "The longest a health check may take."),
     row("connect_timeout", Gateway, One, Time(Duration::from_secs(3)), "The longest a connection to the upstream may take."),
-    row("response_timeout", Gateway, One, Time(Duration::from_secs(300)), "From the last byte sent to the upstream to the first byte of its answer. A protected request is also bound by `run_max`."),
+    row("response_timeout", Gateway, One, Time(Duration::from_secs(300)), "From the last byte sent to the upstream to the first byte of its answer. A protected request is bound by `run_max` instead."),
     row("pool_idle", Gateway, One, Time(Duration::from_secs(30)), "How long an unused upstream connection is kept."),
     row("pool_idle_protected", Gateway, One, Time(Duration::from_secs(1)), "A protected request takes a pooled connection only if it was idle for less than this."),
     row("pool_idle_connections_max", Gateway, One, Text("256"), "Most unused connections kept per upstream."),
