@@ -32,7 +32,8 @@ impl clap::Args for Arguments {
             .help("Settings in a file, such as semel.toml. Flags come before variables, variables before the file");
         let first = NEEDED_FIRST.iter().filter_map(|name| settings::setting(name));
         let rest = SETTINGS.iter().filter(|setting| !NEEDED_FIRST.contains(&setting.name));
-        let command = first.map(argument).map(|flag| flag.help_heading("Needed first")).fold(command, Command::arg);
+        let command =
+            first.map(argument).map(|flag| flag.help_heading("Needed first")).fold(command, Command::arg);
         rest.map(argument).map(|flag| flag.hide_short_help(true)).fold(command.arg(config), Command::arg)
     }
 
