@@ -26,6 +26,7 @@ impl clap::Args for Arguments {
         let config = Arg::new("config")
             .long("config")
             .env("SEMEL_CONFIG")
+            .hide_env_values(true)
             .value_name("FILE")
             .value_parser(NonEmptyStringValueParser::new())
             .help_heading("Needed first")
@@ -69,8 +70,13 @@ fn value_name(setting: &Setting) -> &'static str {
         Preset::Time(_) => "DURATION",
         Preset::Bytes(_) => "SIZE",
         _ if setting.form == Form::Switch => "BOOL",
-        _ if setting.name.ends_with("_file") => "FILE",
-        _ => "VALUE",
+        _ => match setting.name {
+            "listen" | "admin" => "ADDRESS:PORT",
+            "upstream" | "store" | "auth_check" | "jwks_url" => "URL",
+            "tls_certificate" | "tls_key" | "tls_client_ca" | "upstream_ca" => "FILE",
+            file if file.ends_with("_file") => "FILE",
+            _ => "VALUE",
+        },
     }
 }
 
