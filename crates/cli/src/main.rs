@@ -15,15 +15,27 @@ mod written;
 
 /// A retry must not happen twice.
 #[derive(Parser)]
-#[command(version, about, arg_required_else_help = true)]
+#[command(version, arg_required_else_help = true, after_help = START)]
 struct Arguments {
     #[command(subcommand)]
     mode: Mode,
 }
 
+const START: &str = "Start with:  semel gateway --upstream demo";
+
+const GATEWAY: &str = "\
+Examples:
+  semel gateway --upstream demo
+  semel gateway --upstream http://127.0.0.1:3000 --tenant credential
+  semel gateway --config semel.toml --admin 127.0.0.1:8081
+
+Every flag is also a variable (--listen, SEMEL_LISTEN) and a line in the file (listen).
+SIGTERM finishes what began and ends; SIGHUP reads the settings again.";
+
 #[derive(Subcommand)]
 enum Mode {
     /// Stand in front of a service, and let a request with an Idempotency-Key happen once.
+    #[command(after_help = GATEWAY)]
     Gateway(Box<config::flags::Arguments>),
     /// Pay over a bad network, with and without Semel, and count what happened.
     Demo(demo::Arguments),

@@ -3,8 +3,12 @@
 //! It stands between two tasks. The effect takes the request, performs it, and leaves the response; the
 //! client's side picks the response up once the outcome is stored, if the client is still there.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -12,7 +16,7 @@ use http::response::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use semel_core::outcome::{self, Outcome};
-use semel_core::{Attempt, Ending, mutant};
+use semel_core::{Attempt, Ending, Runtime, mutant};
 use tower_service::Service;
 
 use crate::capture::{self, Read};
@@ -62,7 +66,12 @@ where
     R::Error: Into<BoxError>,
 {
     /// The effect: calls the service and judges its answer.
-    pub(crate) async fn perform(self: Arc<Self>, attempt: Attempt, route: Arc<Route>) -> Ending {
+    pub(crate) async fn perform(
+        self: Arc<Self>,
+        attempt: Attempt,
+        route: Arc<Route>,
+        runtime: Arc<dyn Runtime>,
+    ) -> Ending {
         let taken = self.call.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((mut service, mut request)) = taken else {
             return Ending::Unknown("the request was sent before".into());
@@ -75,12 +84,12 @@ where
         let answered = service.call(request).await.map_err(|error| error.into().to_string());
         drop(service);
         match answered {
-            Ok(response) => self.judge(response, &op, &route).await,
+            Ok(response) => self.judge(response, &op, &route, &*runtime).await,
             Err(error) => Ending::Unknown(format!("the service failed: {error}")),
         }
     }
 
-    async fn judge(&self, response: Response<R>, op: &Op, route: &Route) -> Ending {
+    async fn judge(&self, response: Response<R>, op: &Op, route: &Route, runtime: &dyn Runtime) -> Ending {
         let (mut head, body) = response.into_parts();
         let Some(nonce) = op.nonce() else {
             // Unprotected: nothing is stored, so nothing needs to be judged or held back.
@@ -98,7 +107,7 @@ where
                 self.leave(head, ReplyBody::passed(body));
                 Ending::NothingHappened(Outcome::default())
             }
-            Ended::Done if verdict.keep_body => self.keep(head, body, &verdict, route).await,
+            Ended::Done if verdict.keep_body => self.keep(head, body, &verdict, route, runtime).await,
             Ended::Done => {
                 let size = body.size_hint().exact();
                 let ending = self.done(&head, None, outcome::Body::NotKept { bytes: size }, &verdict, route);
@@ -109,15 +118,24 @@ where
     }
 
     /// Reads the body as far as it is kept, and no byte is passed on before the outcome is stored.
-    async fn keep(&self, head: Parts, body: R, verdict: &Verdict, route: &Route) -> Ending {
-        let limit = route.policy().outcome_bytes_max();
+    async fn keep(
+        &self,
+        head: Parts,
+        body: R,
+        verdict: &Verdict,
+        route: &Route,
+        runtime: &dyn Runtime,
+    ) -> Ending {
+        let bytes_max = route.policy().outcome_bytes_max();
         let read_max = if verdict::may_be_problem(&head.headers) {
-            limit.max(verdict::PROBLEM_BYTES_MAX)
+            bytes_max.max(verdict::PROBLEM_BYTES_MAX)
         } else {
-            limit
+            bytes_max
         };
         let mut body = Box::pin(body);
-        match capture::read(body.as_mut(), read_max).await {
+        let run_max = route.policy().terms().run_max;
+        let read = within(runtime, run_max, capture::read(body.as_mut(), read_max)).await;
+        match read.unwrap_or_else(|| Read::Cut(format!("it did not end within {run_max:?}").into())) {
             // Less than was announced: whoever passed it on took a lost connection for its end.
             Read::Whole { bytes, .. } if is_short(&head, bytes.len()) && !verdict.decided => {
                 Ending::Unknown(format!("the answer, {}, is shorter than it announced", head.status))
@@ -170,6 +188,23 @@ where
             None => Ending::Done(outcome),
         }
     }
+}
+
+/// What reading gives, or `None` when the time is up: an answer that stalls would be in flight for ever,
+/// and nobody could settle it. What is here already sets no timer.
+async fn within<T>(runtime: &dyn Runtime, time: Duration, reading: impl Future<Output = T>) -> Option<T> {
+    let mut reading = pin!(reading);
+    let mut alarm = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(read) = reading.as_mut().poll(cx) {
+            return Poll::Ready(Some(read));
+        }
+        if mutant::on("stalled-answer-runs-on") {
+            return Poll::Pending;
+        }
+        alarm.get_or_insert_with(|| runtime.sleep(time)).as_mut().poll(cx).map(|()| None)
+    })
+    .await
 }
 
 /// Whether a body has fewer bytes than its response announced. A 304 announces what it does not send.

@@ -224,7 +224,8 @@ where
             Err(problem) => return refusal(problem, route),
         };
         let (ours, of, span) = (exchange.clone(), route.clone(), Span::current());
-        let effect = move |attempt| ours.perform(attempt, of).instrument(span);
+        let runtime = shared.once.runtime().clone();
+        let effect = move |attempt| ours.perform(attempt, of, runtime).instrument(span);
         let result = match &keys {
             Ok(_) => shared.once.run(scope, key.clone(), print, &policy, effect).await,
             Err(error) => {

@@ -74,7 +74,8 @@ impl Decision<'_> {
         let (route, key) = (route.unwrap_or("-"), key.map_or("-", Key::as_str));
         match kind {
             Kind::Passed => tracing::debug!(target: "semel::decision", decision = kind.label(), route),
-            Kind::Fresh | Kind::Replayed | Kind::Released => {
+            // Duplicates in flight are what Semel is for: no reason to wake anybody.
+            Kind::Fresh | Kind::Replayed | Kind::Released | Kind::Refused(problem::Kind::InFlight) => {
                 tracing::info!(target: "semel::decision", decision = kind.label(), route, key, status, micros);
             }
             _ => {

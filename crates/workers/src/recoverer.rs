@@ -96,6 +96,17 @@ pub struct Report {
     pub unknown: u64,
 }
 
+impl Report {
+    /// A pass that found nothing new is no news, however many unknowns there are.
+    fn log(&self) {
+        let Self { lapsed, asked, settled, unknown } = self;
+        match lapsed + asked + settled {
+            0 => tracing::debug!(unknown, "recovery pass"),
+            _ => tracing::info!(lapsed, asked, settled, unknown, "recovery pass"),
+        }
+    }
+}
+
 /// Names whom to ask about an operation.
 type Finder = dyn Fn(&Operation) -> Option<(Policy, Arc<dyn Ask>)> + Send + Sync;
 
@@ -167,8 +178,7 @@ impl Recoverer {
         loop {
             let work = pin!(async {
                 match self.pass().await {
-                    Ok(report) if report != Report::default() => tracing::info!(?report, "recovery pass"),
-                    Ok(_) => {}
+                    Ok(report) => report.log(),
                     Err(error) => {
                         tracing::warn!(%error, "a recovery pass stopped early; the next one goes on")
                     }

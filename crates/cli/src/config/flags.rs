@@ -9,7 +9,10 @@ use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
 
 use super::file::{Entry, Values};
 use super::mistake::{Place, Written};
-use super::settings::{Form, SETTINGS, Section, Setting};
+use super::settings::{self, Form, Preset, SETTINGS, Section, Setting};
+
+/// What most people need, in the order in which they need it. `-h` shows these, `--help` all.
+const NEEDED_FIRST: [&str; 6] = ["upstream", "listen", "tenant", "store", "admin", "recovery"];
 
 /// All settings of a gateway that were given as flags or variables. Flatten it into a subcommand.
 #[derive(Clone, Debug, Default)]
@@ -23,10 +26,16 @@ impl clap::Args for Arguments {
         let config = Arg::new("config")
             .long("config")
             .env("SEMEL_CONFIG")
+            .hide_env_values(true)
             .value_name("FILE")
             .value_parser(NonEmptyStringValueParser::new())
+            .help_heading("Needed first")
             .help("Settings in a file, such as semel.toml. Flags come before variables, variables before the file");
-        SETTINGS.iter().map(argument).fold(command.arg(config), Command::arg)
+        let first = NEEDED_FIRST.iter().filter_map(|name| settings::setting(name));
+        let rest = SETTINGS.iter().filter(|setting| !NEEDED_FIRST.contains(&setting.name));
+        let command =
+            first.map(argument).map(|flag| flag.help_heading("Needed first")).fold(command, Command::arg);
+        rest.map(argument).map(|flag| flag.hide_short_help(true)).fold(command.arg(config), Command::arg)
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -46,13 +55,28 @@ fn argument(setting: &'static Setting) -> Arg {
         .hide_env_values(true)
         .help(format!("{} [default: {}]", setting.meaning.trim_end_matches('.'), setting.preset_words()))
         .help_heading(heading)
-        .value_name("VALUE");
+        .value_name(value_name(setting));
     match setting.form {
         Form::One | Form::Secret => argument.action(ArgAction::Set),
         Form::List(_) => argument.action(ArgAction::Append),
         Form::Switch => {
             argument.action(ArgAction::Set).num_args(0..=1).require_equals(true).default_missing_value("true")
         }
+    }
+}
+
+fn value_name(setting: &Setting) -> &'static str {
+    match setting.preset {
+        Preset::Time(_) => "DURATION",
+        Preset::Bytes(_) => "SIZE",
+        _ if setting.form == Form::Switch => "BOOL",
+        _ => match setting.name {
+            "listen" | "admin" => "ADDRESS:PORT",
+            "upstream" | "store" | "auth_check" | "jwks_url" => "URL",
+            "tls_certificate" | "tls_key" | "tls_client_ca" | "upstream_ca" => "FILE",
+            file if file.ends_with("_file") => "FILE",
+            _ => "VALUE",
+        },
     }
 }
 

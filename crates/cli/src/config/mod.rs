@@ -25,7 +25,8 @@ mod value;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use resolve::from_bytes;
-pub(crate) use resolve::resolve;
+pub(crate) use resolve::{Resolved, resolve};
+pub(crate) use show::Shown;
 pub(crate) use value::Here;
 
 #[cfg(test)]

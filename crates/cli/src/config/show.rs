@@ -77,6 +77,12 @@ impl Shown {
         }
     }
 
+    /// Settings of `[gateway]` that `fresh` has otherwise: a reload does not change them.
+    pub(crate) fn needs_restart(&self, fresh: &Self) -> Vec<&'static str> {
+        let both = self.gateway.iter().zip(&fresh.gateway);
+        both.filter(|(old, new)| old.value != new.value).map(|(old, _)| old.name).collect()
+    }
+
     /// A table for people.
     pub(crate) fn text(&self, warnings: &[Mistake]) -> String {
         let mut out = String::new();

@@ -532,6 +532,15 @@ fn what_is_shown_holds_no_secret_and_says_where_each_value_comes_from() {
     assert_eq!(line("lease "), ["lease", "30s", "default"]);
 }
 
+#[test]
+fn what_a_reload_cannot_change_is_named() {
+    let before = resolved("[gateway]\nupstream = \"demo\"\n[defaults]\nttl = \"2d\"\n").shown;
+    let after =
+        resolved("[gateway]\nupstream = \"http://a\"\ndrain = \"1s\"\n[defaults]\nttl = \"3d\"\n").shown;
+    assert_eq!(before.needs_restart(&after), ["upstream", "drain"]);
+    assert_eq!(before.needs_restart(&before), [""; 0]);
+}
+
 /// The table of `docs/configuration.md`.
 fn documented() -> String {
     let mut text = String::new();

@@ -4,7 +4,7 @@
 //! same door.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -118,15 +118,22 @@ impl Door {
         let Self { listener, front, serving, shared, .. } = self;
         let drain = serving.drain;
         let end = Ending::begin(&shared);
-        let began = shared.runtime.clone();
-        let drained = serve::run(listener, serving, front, shutdown).await;
+        let told = Arc::new(OnceLock::new());
+        let (noted, runtime) = (told.clone(), shared.runtime.clone());
+        let noting = async move {
+            shutdown.await;
+            let _ = noted.set(runtime.elapsed());
+        };
+        let drained = serve::run(listener, serving, front, noting).await;
         let connections = match drained {
             Drained::Fully => 0,
             Drained::Cut(count) => count,
         };
-        // Work whose client went away has no connection, and is waited for all the same.
-        let operations = shared.once.drain(drain).await;
-        drop((end, began));
+        // Work whose client went away has no connection, and is waited for all the same; both together have
+        // the time to drain, since whoever ends processes waits no longer than that.
+        let passed = told.get().map_or(Duration::ZERO, |at| shared.runtime.elapsed().saturating_sub(*at));
+        let operations = shared.once.drain(drain.saturating_sub(passed)).await;
+        drop(end);
         Left { connections, operations }
     }
 }

@@ -42,8 +42,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::{self, Admin};
 use crate::config::flags::Arguments;
+use crate::config::mistake::Mistake;
 use crate::config::resolved::{self, Gateway, Target};
-use crate::config::{self, Here, check, reload};
+use crate::config::{self, Here, Resolved, Shown, check, reload};
 use crate::demo::payments::Payments;
 use door::{Door, Parts};
 
@@ -63,9 +64,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     let mut settings = resolved.gateway;
     let _logging = crate::log::init(settings.log.json, &settings.log.filter)?;
-    for warning in &resolved.warnings {
-        tracing::warn!(place = %warning.place, "{}", warning.sentence);
-    }
+    warn(&resolved.warnings);
     // Before anything is opened: a signal from now on ends it properly.
     let (terminated, interrupted) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let hung_up = signal(SignalKind::hangup())?;
@@ -86,13 +85,19 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         noted.store(true, Ordering::Release);
         tracing::info!("told to end; finishing what began");
     });
-    tokio::spawn(keep_reloading(hung_up, arguments, settings, parts));
+    tokio::spawn(keep_reloading(hung_up, arguments, settings, resolved.shown, parts));
     let left = door.serve(shutdown.shared()).await;
     if left.connections + left.operations > 0 {
         let door::Left { connections, operations } = left;
         tracing::warn!(connections, operations, "the time to drain is over; these were cut or go unfinished");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn warn(warnings: &[Mistake]) {
+    for warning in warnings {
+        tracing::warn!(place = %warning.place, "{}", warning.sentence);
+    }
 }
 
 fn until(mut signal: tokio::signal::unix::Signal) -> Boxed<()> {
@@ -154,11 +159,12 @@ async fn keep_reloading(
     mut hung_up: tokio::signal::unix::Signal,
     arguments: Arguments,
     mut current: Gateway,
+    started: Shown,
     parts: Arc<Parts>,
 ) {
     while hung_up.recv().await.is_some() {
-        let fresh = match config::resolve(&arguments, &Here) {
-            Ok(resolved) => resolved.gateway,
+        let Resolved { gateway: fresh, warnings, shown } = match config::resolve(&arguments, &Here) {
+            Ok(resolved) => resolved,
             Err(mistakes) => {
                 for mistake in mistakes {
                     tracing::error!("not reloaded: {mistake}");
@@ -176,6 +182,14 @@ async fn keep_reloading(
             Ok(()) => {
                 tracing::info!(routes = fresh.routes.len(), "reloaded: routes and certificates are in force");
                 current = fresh;
+                warn(&warnings);
+                let changed = started.needs_restart(&shown);
+                if !changed.is_empty() {
+                    tracing::warn!(
+                        settings = changed.join(", "),
+                        "changed, and not in force before a restart"
+                    );
+                }
             }
             Err(error) => tracing::error!("not reloaded in full: {error:#}"),
         }

@@ -85,7 +85,7 @@ pub(super) struct List {
     /// At most this many
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(super) limit: u16,
-    /// For machines
+    /// Print JSON, for machines
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -104,7 +104,7 @@ pub(super) struct Show {
     /// Show the bodies of answers too; they can hold what customers said
     #[arg(long)]
     pub(super) bodies: bool,
-    /// For machines
+    /// Print JSON, for machines
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -130,7 +130,7 @@ pub(super) struct Settle {
     body_file: Option<PathBuf>,
     #[command(flatten)]
     signature: Signature,
-    /// For machines
+    /// Print JSON, for machines
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -172,7 +172,7 @@ pub(super) struct Free {
     pub(super) chosen: Chosen,
     #[command(flatten)]
     signature: Signature,
-    /// For machines
+    /// Print JSON, for machines
     #[arg(long)]
     pub(super) json: bool,
 }
@@ -195,7 +195,7 @@ pub(super) struct Purge {
     pub(super) subject: Option<String>,
     #[command(flatten)]
     signature: Signature,
-    /// For machines
+    /// Print JSON, for machines
     #[arg(long)]
     pub(super) json: bool,
 }

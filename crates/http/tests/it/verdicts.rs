@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use http::{HeaderName, Response, StatusCode};
+use semel_core::policy::DEFAULTS;
 use semel_http::{Fate, Hints, Op, Problem, problem};
 
 use crate::world::{App, Script, World, open_route, post, respond, send};
@@ -180,6 +181,21 @@ async fn an_answer_that_breaks_off_is_unknown_unless_the_service_decided() {
         assert_eq!(got.problem(), "body-not-kept");
         assert_eq!(got.document()["original_status"], 200);
     }
+    assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_stalls_is_unknown_after_the_longest_run() {
+    // G-16
+    let world = World::new();
+    let app = first(&world, |_| respond(201, Script::stalled("half an ans")));
+    let run_max = DEFAULTS.run_max;
+    let start = tokio::time::Instant::now();
+    let got = tokio::time::timeout(2 * run_max, send(&app, post("k1", "x"))).await;
+    let got = got.expect("nobody waits for ever");
+    assert_eq!((got.status, got.problem().as_str()), (409, "outcome-unknown"));
+    assert!(start.elapsed() >= run_max, "{:?}", start.elapsed());
+    assert_eq!(send(&app, post("k1", "x")).await.problem(), "outcome-unknown");
     assert_eq!(world.effects(), 1);
 }
 

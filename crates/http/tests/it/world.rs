@@ -26,12 +26,13 @@ pub(crate) type App = BoxCloneSyncService<Request<Script>, Response<ReplyBody<Sc
 pub(crate) struct Script {
     frames: VecDeque<Result<Frame<Bytes>, BoxError>>,
     length: Option<u64>,
+    stalls: bool,
     pub(crate) polls: Arc<AtomicUsize>,
 }
 
 impl Script {
     pub(crate) fn frames(frames: impl IntoIterator<Item = Result<Frame<Bytes>, BoxError>>) -> Self {
-        Self { frames: frames.into_iter().collect(), length: None, polls: Arc::default() }
+        Self { frames: frames.into_iter().collect(), length: None, stalls: false, polls: Arc::default() }
     }
 
     pub(crate) fn chunks<const N: usize>(chunks: [&'static str; N]) -> Self {
@@ -41,13 +42,18 @@ impl Script {
     pub(crate) fn cut(sent: &'static str, error: impl Into<BoxError>) -> Self {
         Self::frames([Ok(Frame::data(sent.into())), Err(error.into())])
     }
+
+    /// Sends this much, and then neither more nor an end.
+    pub(crate) fn stalled(sent: &'static str) -> Self {
+        Self { stalls: true, ..Self::chunks([sent]) }
+    }
 }
 
 impl<T: Into<Bytes>> From<T> for Script {
     fn from(bytes: T) -> Self {
         let bytes = bytes.into();
         let length = Some(bytes.len() as u64);
-        Self { frames: [Ok(Frame::data(bytes))].into(), length, polls: Arc::default() }
+        Self { frames: [Ok(Frame::data(bytes))].into(), length, stalls: false, polls: Arc::default() }
     }
 }
 
@@ -60,7 +66,10 @@ impl Body for Script {
         _cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         self.polls.fetch_add(1, Ordering::SeqCst);
-        Poll::Ready(self.frames.pop_front())
+        match self.frames.pop_front() {
+            None if self.stalls => Poll::Pending,
+            frame => Poll::Ready(frame),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -149,6 +149,25 @@ async fn told_to_end_it_finishes_what_it_began() {
 }
 
 #[tokio::test]
+async fn the_time_to_drain_is_for_connections_and_operations_together() {
+    // G-17
+    let home = tempfile::tempdir().expect("a temporary directory");
+    let upstream = Upstream::start().await;
+    let mut gateway = Gateway::start(home.path(), &upstream.url(), &["--drain", "4s"]).await;
+    let caller = Caller::of(&gateway.address);
+    let cut = tokio::spawn(async move {
+        caller.send("POST", "/slow", &[("idempotency-key", "life-drain-00000002")], ORDER).await
+    });
+    upstream.comes().await;
+    let told = std::time::Instant::now();
+    gateway.signal("-TERM");
+    let ended = tokio::time::timeout(PATIENCE, gateway.child.wait()).await.expect("it ends");
+    assert!(ended.expect("it is waited for").success());
+    assert!(told.elapsed() < Duration::from_secs(8), "{:?}", told.elapsed());
+    assert!(cut.await.expect("no panic").is_err(), "the client hears nothing");
+}
+
+#[tokio::test]
 async fn a_reload_drops_nothing_and_refuses_what_would_orphan_records() {
     // G-1
     let home = tempfile::tempdir().expect("a temporary directory");
