@@ -209,7 +209,7 @@ impl Inner {
         }
     }
 
-    fn in_flight(&self, call: &Call) -> Refusal {
+    pub(crate) fn in_flight(&self, call: &Call) -> Refusal {
         Tally::count(&self.tally.in_flight);
         Refusal::InFlight { retry_after: self.tally.retry_after(call.operation.scope().route()) }
     }

@@ -17,6 +17,7 @@ use crate::{Operation, OperationId};
 pub struct Attempt {
     operation: Arc<Operation>,
     lease: Option<Lease>,
+    asked_at: Option<Duration>,
     runtime: Arc<dyn Runtime>,
     standing: Arc<Standing>,
 }
@@ -60,10 +61,17 @@ impl Attempt {
     pub(crate) fn new(
         operation: Arc<Operation>,
         lease: Option<Lease>,
+        asked_at: Option<Duration>,
         runtime: Arc<dyn Runtime>,
         standing: Arc<Standing>,
     ) -> Self {
-        Self { operation, lease, runtime, standing }
+        Self { operation, lease, asked_at, runtime, standing }
+    }
+
+    /// When its lease was asked for, in the runtime's time: a store cannot have counted from earlier.
+    /// `None` if the attempt runs unprotected.
+    pub fn asked_at(&self) -> Option<Duration> {
+        self.asked_at
     }
 
     /// The operation.

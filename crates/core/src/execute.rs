@@ -23,7 +23,7 @@ use crate::policy::DEFAULTS;
 use crate::runtime::{Runtime, within};
 use crate::store::EffectStore;
 use crate::tally::{Running, Tally, Track};
-use crate::verbs::{Renew, Renewal};
+use crate::verbs::{Release, Renew, Renewal};
 use crate::wait::Waiters;
 use crate::{Key, Policy, Scope, mutant};
 
@@ -73,6 +73,11 @@ impl Once {
         let running = self.0.track.enter();
         match self.0.admit(&call).await? {
             Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
+            Admission::Run(grant) if self.0.is_over(grant) && !mutant::on("stale-grant-runs") => {
+                // Others may have called it unknown meanwhile, and settled it. Nothing ran here.
+                self.0.give_back(&call, grant, running);
+                Err(self.0.in_flight(&call))
+            }
             Admission::Run(grant) => self.launch(call, Some(grant), effect, running).await,
             Admission::Unprotected => self.launch(call, None, effect, running).await,
         }
@@ -135,6 +140,23 @@ impl Once {
 }
 
 impl Inner {
+    /// Whether a lease had lapsed, by our own clock, before anything began: its answer came late, or this
+    /// process was stopped.
+    fn is_over(&self, grant: Grant) -> bool {
+        self.runtime.elapsed() >= grant.sent + grant.lease.granted
+    }
+
+    fn give_back(self: &Arc<Self>, call: &Call, grant: Grant, running: Running) {
+        let (inner, nonce, id) = (self.clone(), call.nonce, call.operation.id());
+        tracing::warn!(operation = %call.operation, "a lease came too late to begin; it is given back");
+        self.runtime.spawn(Box::pin(async move {
+            let release = Release { holder: grant.lease.holder };
+            inner.insist(nonce, || inner.store.release(&release)).await;
+            inner.waiters.wake(id);
+            drop(running);
+        }));
+    }
+
     /// Runs the effect, keeps its lease, and survives its panic.
     async fn drive<Effect, Work>(&self, call: &Call, grant: Option<Grant>, effect: Effect) -> Ending
     where
@@ -144,7 +166,13 @@ impl Inner {
         let deadline = grant.map_or(Duration::MAX, |grant| grant.sent + grant.lease.granted);
         let standing = Arc::new(Standing::until(deadline));
         let lease = grant.map(|grant| grant.lease);
-        let attempt = Attempt::new(call.operation.clone(), lease, self.runtime.clone(), standing.clone());
+        let attempt = Attempt::new(
+            call.operation.clone(),
+            lease,
+            grant.map(|grant| grant.sent),
+            self.runtime.clone(),
+            standing.clone(),
+        );
         let work = pin!(AssertUnwindSafe(async { effect(attempt).await.into() }).catch_unwind());
         let renewals = pin!(self.keep(grant, &standing));
         match select(work, renewals).await {

@@ -50,6 +50,7 @@ impl Inner {
                 let released = self.insist_or(call, || self.store.release(&release), || tell.now()).await;
                 if let Change::Refused(stale) = released {
                     tracing::warn!(operation = %call.operation, ?stale, "nothing happened, but another attempt counts");
+                    tell.instead(self.what_counts(call).await);
                 }
                 tell.now();
             }
@@ -113,6 +114,11 @@ impl Inner {
     async fn superseded(&self, call: &Call, stale: Stale) -> Result<Answer, Refusal> {
         Tally::count(&self.tally.refused_outcomes);
         tracing::error!(operation = %call.operation, ?stale, "an outcome was refused: possible double effect");
+        self.what_counts(call).await
+    }
+
+    /// What the attempt that counts has come to.
+    async fn what_counts(&self, call: &Call) -> Result<Answer, Refusal> {
         let patience = call.policy.settings().store_patience;
         let record = within(&*self.runtime, patience, self.store.get(call.operation.id())).await;
         let ours = |record: &Record| {
@@ -172,6 +178,13 @@ impl Inner {
 struct Telling(Option<(Tell, Result<Answer, Refusal>)>);
 
 impl Telling {
+    /// Changes the answer, if it was not given yet.
+    fn instead(&mut self, better: Result<Answer, Refusal>) {
+        if let Some((_, answer)) = &mut self.0 {
+            *answer = better;
+        }
+    }
+
     fn now(&mut self) {
         if let Some((tell, answer)) = self.0.take() {
             let _ = tell.send(answer);

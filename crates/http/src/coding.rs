@@ -13,6 +13,9 @@ use http::header::CONTENT_ENCODING;
 /// More codings on top of each other are not taken off.
 const CODINGS_MAX: usize = 2;
 
+/// What compressors use unless told otherwise: four megabytes.
+const BROTLI_WINDOW_BITS_MAX: u8 = 22;
+
 /// The body without its content codings, if they are known and it stays within `bytes_max`.
 pub(crate) fn decoded<'a>(headers: &HeaderMap, body: &'a [u8], bytes_max: usize) -> Cow<'a, [u8]> {
     if !headers.contains_key(CONTENT_ENCODING) {
@@ -45,8 +48,23 @@ fn take_off(coding: &str, body: &[u8], bytes_max: usize) -> Option<Vec<u8>> {
         "deflate" => {
             within(ZlibDecoder::new(body), bytes_max).or_else(|| within(DeflateDecoder::new(body), bytes_max))
         }
-        "br" => within(brotli_decompressor::Decompressor::new(body, 4096), bytes_max),
+        "br" if brotli_window_bits(body)? <= BROTLI_WINDOW_BITS_MAX => {
+            within(brotli_decompressor::Decompressor::new(body, 4096), bytes_max)
+        }
         _ => None,
+    }
+}
+
+/// The window a brotli stream asks for. The decoder fills all of it before the first byte comes out,
+/// whatever bound is set on those. `None` for the large windows that no content coding may use.
+fn brotli_window_bits(body: &[u8]) -> Option<u8> {
+    let first = *body.first()?;
+    match (first & 1, (first >> 1) & 7, (first >> 4) & 7) {
+        (0, ..) => Some(16),
+        (_, 0, 0) => Some(17),
+        (_, 0, 1) => None,
+        (_, 0, small) => Some(8 + small),
+        (_, large, _) => Some(17 + large),
     }
 }
 
@@ -94,6 +112,11 @@ mod tests {
         // G-6
         let bomb = gzip(&vec![0; 1 << 20]);
         assert_eq!(&*decoded(&named("gzip"), &bomb, 1 << 19), &bomb[..]);
+        // The second begins a window of 2^30, the third one of 2^24.
+        let brotli = [&b""[..], b"\x11\x1e\x80hello\x03", b"\x0f\x02\x80hello\x03"];
+        for body in brotli {
+            assert_eq!(&*decoded(&named("br"), body, 100), body);
+        }
         for (coding, body) in [("zstd", &b"x"[..]), ("gzip", b"not gzip"), ("gzip, gzip, gzip", b"x")] {
             assert_eq!(&*decoded(&named(coding), body, 100), body, "{coding}");
         }

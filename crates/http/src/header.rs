@@ -23,7 +23,7 @@ pub const DERIVED_KEY: HeaderName = HeaderName::from_static("semel-derived-key")
 pub const HINT: HeaderName = HeaderName::from_static("semel-hint");
 
 /// The namespace nobody outside may speak in.
-const NAMESPACE: &str = "semel-";
+const NAMESPACE: &str = "semel";
 
 /// Headers with which a request asks to be taken for another method.
 const METHOD_OVERRIDES: [&str; 3] = ["x-http-method-override", "x-http-method", "x-method-override"];
@@ -54,9 +54,10 @@ const SECRETS: [&str; 11] = [
     "x-csrf-token",
 ];
 
-/// Whether a header belongs to Semel.
+/// Whether a header belongs to Semel. Many servers take `_` for `-`, so both count.
 pub fn is_ours(name: &HeaderName) -> bool {
-    name.as_str().starts_with(NAMESPACE)
+    let rest = name.as_str().strip_prefix(NAMESPACE);
+    rest.is_some_and(|rest| rest.starts_with(['-', '_']))
 }
 
 /// Whether a header belongs to one connection.
@@ -66,7 +67,7 @@ pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
 
 /// Whether a header of an answer is a secret between the service and its first client.
 pub(crate) fn is_secret(name: &HeaderName) -> bool {
-    SECRETS.contains(&name.as_str())
+    SECRETS.contains(&name.as_str()) || crate::tenant::is_credential(name)
 }
 
 /// Whether `Connection` declares the header to belong to this connection.

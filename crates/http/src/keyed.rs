@@ -13,6 +13,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body;
+use semel_core::policy::DEFAULTS;
 use semel_core::{Answer, Error, Fingerprint, Key, Origin, Refusal, Scope, mutant};
 use tower_service::Service;
 use tracing::{Instrument, Span};
@@ -103,10 +104,9 @@ where
         return Err(Problem::new(Kind::KeyNotUsable).detail(why).into());
     }
     let keys = shared.keys.get(&shared.once).await;
-    let asked = match &keys {
-        Ok(loaded) => tenant_of(route, head, &loaded.hasher).await,
-        Err(_) => tenant_of(route, head, &tenant::Hasher::blind()).await,
-    };
+    let blind = tenant::Hasher::blind();
+    let hasher = keys.as_ref().map_or(&blind, |loaded| &loaded.hasher);
+    let asked = tenant_of(route, head, hasher).await;
     if asked == tenant::Answer::Undeclared {
         return Err(undeclared().into());
     }
@@ -117,6 +117,10 @@ where
     }
     if age == Age::Expired {
         return Err(Problem::new(Kind::KeyExpired).into());
+    }
+    if blind.guessed() {
+        // Also where outages are open: under another name it would have other derived keys.
+        return Err(Problem::new(Kind::StoreUnavailable).retry_after(DEFAULTS.retry_after_min).into());
     }
     Ok(Admitted { tenant, body, trailers, keys })
 }

@@ -8,6 +8,8 @@
 //! drops the first and changes every hash: a retry after it, of a request before it, would not find its
 //! record. With hashed tenants, rotate seven times at most, or while no client retries.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use hmac::{Hmac, KeyInit, Mac};
 use http::header::{AUTHORIZATION, COOKIE, HeaderName, PROXY_AUTHORIZATION};
 use http::request::Parts;
@@ -150,8 +152,11 @@ fn has_credential(request: &Parts) -> bool {
 }
 
 /// Turns a credential into a name that tells nothing about it.
-#[derive(Clone)]
-pub struct Hasher(Hmac<Sha256>);
+pub struct Hasher {
+    mac: Hmac<Sha256>,
+    /// Without a key: whether it was asked for a name all the same.
+    blind: Option<AtomicBool>,
+}
 
 impl Hasher {
     /// With the store's oldest key.
@@ -160,15 +165,21 @@ impl Hasher {
         Self::keyed(oldest.map_or(&[0; 32], HashKey::secret))
     }
 
-    /// For a request whose answer will not depend on the hash: the store is away.
+    /// For a time when the store is away and its keys were never loaded. What it makes is no name: whoever
+    /// used it must be refused.
     pub(crate) fn blind() -> Self {
-        Self::keyed(&[0; 32])
+        Self { blind: Some(AtomicBool::new(false)), ..Self::keyed(&[0; 32]) }
+    }
+
+    /// Whether a name was made without a key.
+    pub(crate) fn guessed(&self) -> bool {
+        self.blind.as_ref().is_some_and(|used| used.load(Ordering::Relaxed)) && !mutant::on("blind-name-used")
     }
 
     fn keyed(secret: &[u8; 32]) -> Self {
         let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("HMAC takes keys of any length");
         mac.update(b"semel tenant 1\0");
-        Self(mac)
+        Self { mac, blind: None }
     }
 
     /// The name for a credential of some kind: the kind, and 40 hex digits.
@@ -176,7 +187,10 @@ impl Hasher {
         if mutant::on("credential-in-the-clear") {
             return String::from_utf8_lossy(credential).into_owned();
         }
-        let mut mac = self.0.clone();
+        if let Some(used) = &self.blind {
+            used.store(true, Ordering::Relaxed);
+        }
+        let mut mac = self.mac.clone();
         mac.update(&(kind.len() as u64).to_be_bytes());
         mac.update(kind.as_bytes());
         mac.update(credential);

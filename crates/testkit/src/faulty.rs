@@ -28,6 +28,8 @@ pub enum Fault {
     LoseCall,
     /// Passed on after a while.
     Delay(Duration),
+    /// The call goes through at once, and its answer comes so much later.
+    DelayAnswer(Duration),
     /// Applied two times, one right after the other; the second answer is given.
     Twice,
     /// Applied, and a copy of it once more, when [`FaultyStore::deliver`] is called or with some
@@ -149,6 +151,11 @@ impl FaultyStore {
             Fault::Delay(wait) => {
                 tokio::time::sleep(wait).await;
                 call().await
+            }
+            Fault::DelayAnswer(wait) => {
+                let answer = call().await;
+                tokio::time::sleep(wait).await;
+                answer
             }
             Fault::Twice => {
                 let _first = call().await?;

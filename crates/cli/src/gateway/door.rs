@@ -186,13 +186,14 @@ impl Parts {
     pub(crate) fn reload(&self, settings: &Gateway) -> anyhow::Result<()> {
         let sources = Sources::after(&self.tables.load().sources);
         let table = Table::new(settings, sources, &self.http, &self.runtime)?;
+        // Whatever can fail comes first: settings are in force whole, or not at all.
+        if let Some(certificates) = &self.certificates {
+            certificates.reload()?;
+        }
         self.metrics.add_routes(table.labels());
         self.tables.set(table);
         self.keep_key_sets();
-        match &self.certificates {
-            Some(certificates) => certificates.reload(),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     fn keep_key_sets(&self) {

@@ -15,6 +15,7 @@ use pin_project_lite::pin_project;
 use semel::Runtime;
 use semel::http::problem::Kind;
 use semel::http::{Fate, Op, Problem, Reply, ReplyBody, RequestBody, Semel, SemelLayer};
+use semel::policy::DEFAULTS;
 use semel::runtime::Boxed;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -184,11 +185,14 @@ impl Service<Request<Sent>> for Outward {
 
     fn call(&mut self, mut request: Request<Sent>) -> Counted {
         let extensions = request.extensions_mut();
-        let running = extensions.get::<Op>().is_some().then(|| self.metrics.running());
-        if running.is_some() {
-            let limit = extensions.get::<RunMax>().map_or(Duration::MAX, |RunMax(limit)| *limit);
+        let asked_at = extensions.get::<Op>().map(|op| op.attempt().asked_at());
+        let running = asked_at.is_some().then(|| self.metrics.running());
+        if let Some(asked_at) = asked_at {
+            // From the claim on, as the store counts: later, somebody may have been asked about it.
+            let from = asked_at.unwrap_or_else(|| self.runtime.elapsed());
+            let limit = extensions.get::<RunMax>().map_or(DEFAULTS.run_max, |RunMax(limit)| *limit);
             extensions.insert(Protected);
-            extensions.insert(Deadline(self.runtime.elapsed().saturating_add(limit)));
+            extensions.insert(Deadline(from.saturating_add(limit)));
         }
         Counted { sending: self.upstream.call(request), metrics: self.metrics.clone(), _running: running }
     }

@@ -4,6 +4,7 @@ use http::header::{
     CONNECTION, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use semel::http::header::is_ours;
+use semel::http::tenant::is_credential;
 use std::net::IpAddr;
 
 use crate::config::resolved;
@@ -45,8 +46,9 @@ pub(super) fn drop_hop_by_hop(headers: &mut HeaderMap) {
             .iter()
             .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-            // Framing and addressing are not a client's to remove from the next hop.
-            .filter(|name| !matches!(name.as_str(), "host" | "content-length" | "te"))
+            // Framing, addressing, keys and credentials are not a client's to remove from the next hop.
+            .filter(|name| !matches!(name.as_str(), "host" | "content-length" | "te" | "idempotency-key"))
+            .filter(|name| !is_credential(name))
             .collect();
         for name in named {
             headers.remove(name);
@@ -82,7 +84,7 @@ pub(super) fn lists(value: &HeaderValue, token: &str) -> bool {
 pub(super) fn strip_claims(headers: &mut HeaderMap, trusted: bool) {
     let is_claim = |name: &HeaderName| {
         (is_ours(name) && !semel::mutant::on("client-semel-headers-kept"))
-            || (!trusted && name.as_str().starts_with("x-forwarded-"))
+            || (!trusted && begins(name, "x-forwarded-"))
             || (!trusted && *name == FORWARDED)
     };
     if headers.keys().any(is_claim) {
@@ -91,6 +93,13 @@ pub(super) fn strip_claims(headers: &mut HeaderMap, trusted: bool) {
             headers.remove(name);
         }
     }
+}
+
+/// Whether a name begins so. Many servers take `_` for `-`, so it counts as one here.
+fn begins(name: &HeaderName, prefix: &str) -> bool {
+    let fold = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    name.as_str().len() >= prefix.len()
+        && name.as_str().bytes().map(fold).zip(prefix.bytes()).all(|(a, b)| a == b)
 }
 
 /// Strips our own headers from an answer: they are between the gateway and the service.

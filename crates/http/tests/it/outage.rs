@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use semel_core::Policy;
 use semel_core::policy::Outage;
+use semel_core::verbs::{Finding, Settle, Settler};
 use semel_http::{Op, Route, tenant};
 use semel_testkit::{Fault, Verb};
 
@@ -96,4 +97,63 @@ async fn a_rotated_key_is_learned_at_the_first_meeting() {
     assert_eq!(send(&old, by("k2", "y")).await.status, 422);
     assert!(send(&new, by("k1", "x")).await.replayed(), "the tenant outlives the rotation");
     assert_eq!(world.effects(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_who_cannot_be_named_yet_is_not_run_under_a_guess() {
+    // G-5, G-18: the name is a hash under a key that only the store has.
+    let world = World::new();
+    let route = Route::builder("charge").tenant(tenant::Credential).policy(open()).build().unwrap();
+    let app = world.counting(route);
+    let by = || {
+        let mut request = post("k1", "x");
+        request.headers_mut().insert("authorization", "Bearer alice".parse().unwrap());
+        request
+    };
+    world.store.plan(|_| Fault::Refuse);
+    assert_eq!(send(&app, by()).await.problem(), "store-unavailable", "also where outages are open");
+    assert_eq!(world.effects(), 0);
+    world.store.heal();
+    assert_eq!(send(&app, by()).await.status, 201);
+    assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_comes_after_its_end_runs_nothing() {
+    // G-9, G-15: meanwhile it was called unknown, freed, and run by another attempt.
+    let world = World::new();
+    let policy = Policy::builder()
+        .lease(Duration::from_secs(1))
+        .run_max(Duration::from_secs(2))
+        .store_patience(Duration::from_secs(10))
+        .build()
+        .unwrap();
+    let app = world.counting(open_route().policy(policy).build().unwrap());
+    let mut first = true;
+    world.store.plan(move |verb| match verb {
+        Verb::Claim if std::mem::take(&mut first) => Fault::DelayAnswer(Duration::from_secs(5)),
+        _ => Fault::None,
+    });
+    let late = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, post("k1", "x")).await.problem() }
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(send(&app, post("k1", "x")).await.problem(), "outcome-unknown");
+    let unsettled = semel_core::store::Filter::unsettled();
+    let page = world.store.inner().list(&unsettled, semel_core::Token(0), 10).await.unwrap();
+    let record = &page.records[0];
+    assert!(page.now >= record.may_ask_at(), "nothing can be on its way any more");
+    let freed = Settle {
+        operation: record.operation.id(),
+        token: record.token,
+        nonce: semel_core::Nonce::random(),
+        finding: Finding::Never,
+        by: Settler::Operator("ops".into()),
+        note: String::new(),
+    };
+    world.store.inner().settle(&freed).await.unwrap();
+    assert_eq!(send(&app, post("k1", "x")).await.status, 201);
+    assert_eq!(late.await.unwrap(), "in-flight", "come back, and hear what the other attempt did");
+    assert_eq!(world.effects(), 1);
 }

@@ -78,6 +78,10 @@ impl Wait {
         self.deadline.map_or(Duration::MAX, |deadline| deadline.saturating_sub(now))
     }
 
+    fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| self.clock.now() >= millis(deadline))
+    }
+
     pub(super) fn begin(&self, line: &Line) -> Quiet {
         Quiet { since: self.clock.next(), progress: line.progress() }
     }
@@ -115,6 +119,9 @@ pub(super) async fn exchange<B: Payload>(
     wait: &Wait,
 ) -> Result<Response<Incoming>, Lost<B>> {
     let line = leased.connection.line.clone();
+    if wait.is_over() {
+        return Err(Lost::TimedOut("the route's limit passed before it was sent".to_owned()));
+    }
     let mut quiet = wait.begin(&line);
     // The answer is handed over while the connection is driven, right here: it needs no waker, and
     // must not be put off by the scheduler's budget, since nobody would wake it again.

@@ -14,7 +14,6 @@ use std::time::Duration;
 use http::{Response, Version};
 use hyper::client::conn::http2;
 use hyper_util::rt::TokioIo;
-use semel::http::problem::Kind;
 
 use super::super::alarm::{Alarmed, millis};
 use super::super::headers;

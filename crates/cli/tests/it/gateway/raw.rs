@@ -95,7 +95,8 @@ async fn heads_beyond_all_measure_are_refused() {
     // G-2
     let mut scene = Scene::new().await;
     let key = [b"idempotency-key: ".as_slice(), &vec![b'k'; 10 << 20], b"\r\n"].concat();
-    let many: Vec<u8> = (0..4000).flat_map(|at| format!("x-filler-{at}: {at:064}\r\n").into_bytes()).collect();
+    let many: Vec<u8> =
+        (0..4000).flat_map(|at| format!("x-filler-{at}: {at:064}\r\n").into_bytes()).collect();
     for headers in [key, many] {
         let heard = scene.say(&post(&headers, ORDER.as_bytes())).await;
         // A kernel may throw the answer away when the rest of ten megabytes meets a closed door.
@@ -144,7 +145,8 @@ async fn a_body_that_breaks_off_runs_nothing() {
 async fn a_key_on_a_get_and_semels_own_headers_mean_nothing() {
     // G-4, G-21
     let mut scene = Scene::new().await;
-    let get = b"GET /get HTTP/1.1\r\nhost: a\r\nidempotency-key: raw-get-00000001\r\nconnection: close\r\n\r\n";
+    let get =
+        b"GET /get HTTP/1.1\r\nhost: a\r\nidempotency-key: raw-get-00000001\r\nconnection: close\r\n\r\n";
     for _ in 0..2 {
         let heard = scene.say(get).await;
         assert!(heard.starts_with("HTTP/1.1 201 ") && !heard.contains("idempotent-replayed"), "{heard}");
