@@ -28,11 +28,8 @@ const SECRET: &str = "a secret of thirty-two bytes, or more";
 fn token(secret: &str, who: &str, seconds: i64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs() as i64;
     let part = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let signed = format!(
-        "{}.{}",
-        part(json!({ "alg": "HS256" })),
-        part(json!({ "sub": who, "exp": now + seconds }))
-    );
+    let signed =
+        format!("{}.{}", part(json!({ "alg": "HS256" })), part(json!({ "sub": who, "exp": now + seconds })));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
     format!("Bearer {signed}.{}", URL_SAFE_NO_PAD.encode(hmac::sign(&key, signed.as_bytes())))
 }

@@ -34,7 +34,10 @@ async fn the_admin_api_finds_shows_settles_frees_and_purges() {
     let settle = ["settle", "operator-done-00001", "--done", "--status", "201", "--body-file", &body];
     keys(&[&settle[..], &["--by", "ops", "--note", "seen at the bank"]].concat()).await;
     let heard = caller.post("/status/503", "operator-done-00001", ORDER).await;
-    assert!(heard.is_replay() && heard.status == 201 && heard.text() == "{\"id\":\"pay_by_hand\"}", "{heard:?}");
+    assert!(
+        heard.is_replay() && heard.status == 201 && heard.text() == "{\"id\":\"pay_by_hand\"}",
+        "{heard:?}"
+    );
     let shown = keys(&["show", "operator-done-00001"]).await;
     assert!(shown["history"].to_string().contains("ops: seen at the bank"), "{shown}");
 
@@ -64,7 +67,9 @@ async fn a_route_that_is_renamed_with_an_alias_finds_what_it_did() {
     let caller = Caller::of(&gateway.address);
     let first = caller.post("/pay", "operator-alias-0001", ORDER).await;
     assert_eq!(first.status, 201);
-    write("[[route]]\nid = \"charge\"\npath = \"/pay\"\nprotection = \"required\"\n[aliases]\n\"pay\" = \"charge\"\n");
+    write(
+        "[[route]]\nid = \"charge\"\npath = \"/pay\"\nprotection = \"required\"\n[aliases]\n\"pay\" = \"charge\"\n",
+    );
     gateway.signal("-HUP");
     let in_force = async {
         while caller.send("POST", "/pay", &[], ORDER).await.expect("an answer").status != 400 {

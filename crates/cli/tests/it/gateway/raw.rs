@@ -66,7 +66,8 @@ fn store(home: &Path) -> String {
 
 fn post(headers: &[u8], body: &[u8]) -> Vec<u8> {
     let length = format!("content-length: {}\r\n", body.len());
-    [b"POST /pay HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", length.as_bytes(), headers, b"\r\n", body].concat()
+    [b"POST /pay HTTP/1.1\r\nhost: a\r\nconnection: close\r\n", length.as_bytes(), headers, b"\r\n", body]
+        .concat()
 }
 
 #[tokio::test]
@@ -99,7 +100,8 @@ async fn heads_beyond_all_measure_are_refused() {
     // G-2
     let mut scene = Scene::new().await;
     let key = [b"idempotency-key: ".as_slice(), &vec![b'k'; 10 << 20], b"\r\n"].concat();
-    let many: Vec<u8> = (0..4000).flat_map(|at| format!("x-filler-{at}: {at:064}\r\n").into_bytes()).collect();
+    let many: Vec<u8> =
+        (0..4000).flat_map(|at| format!("x-filler-{at}: {at:064}\r\n").into_bytes()).collect();
     for headers in [key, many] {
         let heard = scene.say(&post(&headers, ORDER.as_bytes())).await;
         // A kernel may throw the answer away when the rest of ten megabytes meets a closed door.
@@ -125,7 +127,12 @@ async fn requests_that_can_be_read_in_two_ways_or_in_none_are_refused() {
         assert!(heard.starts_with("HTTP/1.1 400 "), "{rest:?}: {heard}");
         assert_eq!(heard.matches("HTTP/1.1").count(), 1, "nothing after it is read: {heard}");
     }
-    let path = [b"POST /p\xff\xfe HTTP/1.1\r\ncontent-length: 0\r\nconnection: close\r\n", keyed.as_bytes(), b"\r\n"].concat();
+    let path = [
+        b"POST /p\xff\xfe HTTP/1.1\r\ncontent-length: 0\r\nconnection: close\r\n",
+        keyed.as_bytes(),
+        b"\r\n",
+    ]
+    .concat();
     let heard = scene.say(&path).await;
     assert!(heard.starts_with("HTTP/1.1 400 "), "{heard}");
     assert_eq!(scene.upstream.count("/pay"), 0);
@@ -148,7 +155,8 @@ async fn a_body_that_breaks_off_runs_nothing() {
 async fn a_key_on_a_get_and_semels_own_headers_mean_nothing() {
     // G-4, G-21
     let mut scene = Scene::new().await;
-    let get = b"GET /get HTTP/1.1\r\nhost: a\r\nidempotency-key: raw-get-00000001\r\nconnection: close\r\n\r\n";
+    let get =
+        b"GET /get HTTP/1.1\r\nhost: a\r\nidempotency-key: raw-get-00000001\r\nconnection: close\r\n\r\n";
     for _ in 0..2 {
         let heard = scene.say(get).await;
         assert!(heard.starts_with("HTTP/1.1 201 ") && !heard.contains("idempotent-replayed"), "{heard}");
