@@ -4,6 +4,7 @@
 //! what has expired. Both work over any store, in any number of processes at once: every step they
 //! take is one fenced verb of the store.
 
+mod patience;
 mod recoverer;
 mod sweeper;
 

@@ -23,6 +23,8 @@ use semel_core::{
     Timestamp, Token, mutant,
 };
 
+use crate::patience::answered;
+
 /// Pause between passes: a third of the default lease.
 const PAUSE: Duration = Duration::from_secs(10);
 /// A claim may become visible this long after its token was given; passes go back that far.
@@ -195,7 +197,7 @@ impl Recoverer {
     pub async fn pass(&mut self) -> Result<Report, Error> {
         let start = self.runtime.elapsed();
         // Taken before looking: whatever gets a larger token later is seen by a later pass.
-        let mark = self.store.status().await?.mark;
+        let mark = answered(&*self.runtime, self.store.status()).await?.mark;
         if std::mem::replace(&mut self.memory.epoch, mark.epoch) != mark.epoch {
             // A restored store was accepted: what was known of it is of another state.
             self.memory = Memory { epoch: mark.epoch, ..Memory::default() };
@@ -206,7 +208,7 @@ impl Recoverer {
         let unsettled = Filter::unsettled();
         let (mut after, is_full) = self.memory.floor(start);
         let now = loop {
-            let page = self.store.list(&unsettled, after, LOOK_MAX).await?;
+            let page = answered(&*self.runtime, self.store.list(&unsettled, after, LOOK_MAX)).await?;
             for record in page.records {
                 self.look(record, page.now, start, &mut report, &mut seen, &mut due).await;
             }
@@ -216,7 +218,7 @@ impl Recoverer {
             }
         };
         for id in self.memory.unseen(&seen) {
-            match self.store.get(id).await {
+            match answered(&*self.runtime, self.store.get(id)).await {
                 Ok(Some(record)) if is_open(&record) => {
                     self.look(record, now, start, &mut report, &mut seen, &mut due).await;
                 }
@@ -254,7 +256,7 @@ impl Recoverer {
                 witness: Witness::Lapse { operation: id, token: record.token },
                 note: "found lapsed by the recoverer".into(),
             };
-            match self.store.mark_unknown(&mark).await {
+            match answered(&*self.runtime, self.store.mark_unknown(&mark)).await {
                 Ok(change) => {
                     unknown = change == Change::Made;
                     report.lapsed += u64::from(unknown);
@@ -324,7 +326,7 @@ impl Recoverer {
             by: Settler::Asked { refused_through },
             note: String::new(),
         };
-        Ok(self.store.settle(&settle).await? == Change::Made)
+        Ok(answered(&*self.runtime, self.store.settle(&settle)).await? == Change::Made)
     }
 }
 

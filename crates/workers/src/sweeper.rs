@@ -9,6 +9,8 @@ use futures_util::future::{Either, select};
 use semel_core::policy::DEFAULTS;
 use semel_core::{EffectStore, Error, Runtime, store::SweepReport};
 
+use crate::patience::answered;
+
 /// Records looked at in one step. Small, so that claims never wait long behind it.
 const BATCH: u32 = 500;
 /// Pause between rounds that found nothing more to do.
@@ -63,7 +65,7 @@ impl Sweeper {
     pub async fn round(&self) -> Result<SweepReport, Error> {
         let mut total = SweepReport::default();
         loop {
-            let step = self.store.sweep(BATCH, self.unknown_kept).await?;
+            let step = answered(&*self.runtime, self.store.sweep(BATCH, self.unknown_kept)).await?;
             total.deleted += step.deleted;
             total.shrunk += step.shrunk;
             if !step.more {

@@ -8,15 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use semel::error::Kind;
 use semel::store::Filter;
 use semel::{EffectStore, Error, Runtime, State, Timestamp, Token};
 
+use super::net::within;
 use super::observe::Metrics;
 
 /// Records looked at in one step.
 const LOOK: u32 = 5000;
 /// Most unknowns counted in one look; a number that large needs no precision.
 const COUNTED_MAX: u64 = 100_000;
+/// How long a look may take.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +65,9 @@ pub(crate) async fn watch(
     let mut shutdown = pin!(shutdown);
     loop {
         let round = pin!(async {
-            match look(&*store, &namespace).await {
+            let looked = within(&*runtime, LOOK_TIMEOUT, look(&*store, &namespace)).await;
+            let late = || Err(Error::new(Kind::TimedOut, format!("no answer within {LOOK_TIMEOUT:?}")));
+            match looked.unwrap_or_else(late) {
                 Ok(Seen { count, oldest }) => metrics.unknowns_seen(count, oldest),
                 Err(error) => {
                     metrics.store_away();

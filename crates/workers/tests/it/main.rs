@@ -13,6 +13,7 @@ use semel_core::{
     Clock, EffectStore, Fingerprinter, Lease, MemoryStore, Nonce, Operation, Outcome, Policy, Record,
     Recovery, Scope, State, Timestamp, Token,
 };
+use semel_testkit::{Fault, FaultyStore, Verb};
 use semel_workers::{Question, Recoverer, Reply, Sweeper};
 
 struct TestClock(AtomicI64);
@@ -85,6 +86,20 @@ async fn a_lapsed_claim_is_noticed_without_any_next_attempt() {
     assert_eq!((report.lapsed, report.unknown), (1, 1));
     assert_eq!(room.record(&held).await.state, State::Unknown);
     assert_eq!(room.record(&rerun).await.state, State::InProgress, "left to its next attempt");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_the_store_never_gave_does_not_end_recovery() {
+    // G-15
+    for verb in [Verb::Other, Verb::MarkUnknown] {
+        let room = Room::new();
+        let (held, _) = room.claim("hold-me", &policy(Recovery::Hold)).await;
+        room.pass_time(LEASE);
+        let store = FaultyStore::scripted(room.store.clone(), verb, &[Fault::Hang]);
+        let recoverer = Recoverer::new(store, Arc::new(Tokio::new()));
+        recoverer.run(tokio::time::sleep(LEASE * 4)).await;
+        assert_eq!(room.record(&held).await.state, State::Unknown, "{verb:?}");
+    }
 }
 
 #[tokio::test]
