@@ -79,6 +79,9 @@ pub(super) struct Operation {
     pub(super) created_at: String,
     pub(super) attempt_at: String,
     pub(super) lease_until: String,
+    /// Before this moment the newest attempt's request may still be on its way to the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) may_run_until: Option<String>,
     pub(super) settled_at: Option<String>,
     pub(super) expires_at: Option<String>,
     pub(super) possible_double_effect: bool,
@@ -156,6 +159,7 @@ impl Operation {
             created_at: time::write(record.created_at),
             attempt_at: time::write(record.attempt_at),
             lease_until: time::write(record.lease_until),
+            may_run_until: Some(time::write(record.may_ask_at())),
             settled_at: record.settled_at.map(time::write),
             expires_at: record.expires_at().map(time::write),
             possible_double_effect: record.history.possible_double_effect(),
@@ -179,6 +183,12 @@ impl Operation {
     pub(super) fn operation_id(&self) -> anyhow::Result<OperationId> {
         let id = OperationId::from_hex(&self.id);
         id.ok_or_else(|| anyhow::anyhow!("the id {:?} is not one of an operation", self.id))
+    }
+
+    /// Until when its newest attempt may still be running, if that lies ahead.
+    pub(super) fn may_run_until(&self, now: Timestamp) -> Option<String> {
+        let until = self.may_run_until.as_deref()?;
+        time::read(until).filter(|at| now < *at).map(|_| time::short(until))
     }
 
     /// Whether its newest attempt's lease has passed with no outcome.
