@@ -192,6 +192,12 @@ impl Operation {
         id.ok_or_else(|| anyhow::anyhow!("the id {:?} is not one of an operation", self.id))
     }
 
+    /// Until when its newest attempt may still be running, if that lies ahead.
+    pub(crate) fn may_run_until(&self, now: Timestamp) -> Option<String> {
+        let until = &self.may_run_until;
+        time::read(until).filter(|at| now < *at).map(|_| time::short(until))
+    }
+
     /// Whether its newest attempt's lease has passed with no outcome.
     pub(crate) fn is_lapsed(&self, now: Timestamp) -> bool {
         self.state == State::InProgress && time::read(&self.lease_until).is_some_and(|until| now >= until)

@@ -176,6 +176,13 @@ async fn end(
         bail!(refusal);
     }
     let ended = operations.settle(&seen, found, who).await?;
+    if !matches!(found, Found::Done(_))
+        && let Some(until) = seen.may_run_until(operations.now().await?)
+    {
+        eprintln!(
+            "semel: its request may be on its way to the service until {until}; if it is, it happens twice"
+        );
+    }
     let told = match found {
         Found::Done(written) => {
             format!("settled as done: retries get the answer with status {}", written.status)

@@ -111,6 +111,12 @@ pub(super) fn whole(operation: &Operation, now: Timestamp) -> String {
         let id = &operation.id;
         line("next", format!("it happened:  semel keys settle {id} --done --status 201 --body-file FILE"));
         line("", format!("it did not:   semel keys free {id}"));
+        if let Some(until) = operation.may_run_until(now) {
+            line(
+                "",
+                format!("(its request may be on its way until {until}: before that, be sure that it is not)"),
+            );
+        }
     }
     text
 }
@@ -254,6 +260,16 @@ mod tests {
         }
         assert!(lines[1].contains(&format!("{}…", "k".repeat(39))), "{table}");
         assert!(lines[2].contains("other") && !lines[2].contains("POSSIBLE"), "{table}");
+    }
+
+    #[test]
+    fn while_a_request_may_be_on_its_way_its_unknown_says_so() {
+        // G-81
+        let mut seen = operation("order");
+        seen.may_run_until = "2026-11-16T05:02:00.000000Z".into();
+        let shown = |now: &str| whole(&seen, time::read(now).expect("a time"));
+        assert!(shown("2026-11-16T05:01:59.999999Z").contains("on its way until 2026-11-16T05:02:00Z"));
+        assert!(!shown("2026-11-16T05:02:00.000000Z").contains("on its way"));
     }
 
     #[test]
