@@ -134,7 +134,7 @@ impl Script {
 fn draw_headers(from: &mut Unstructured<'_>, nonce: Option<&HeaderValue>) -> arbitrary::Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for _ in 0..from.int_in_range(0..=4)? {
-        let name = HeaderName::from_static(*from.choose(&NAMES)?);
+        let name = HeaderName::from_static(from.choose(&NAMES)?);
         let value = match (nonce, from.int_in_range(0..=3)?) {
             (Some(nonce), 0) if name == header::NONCE => Ok(nonce.clone()),
             (_, 3) => HeaderValue::from_bytes(from.arbitrary::<&[u8]>()?),
