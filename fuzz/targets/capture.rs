@@ -58,8 +58,9 @@ const VALUES: [&str; 14] = [
 
 const CODINGS: [&str; 7] = ["gzip", "deflate", "br", "gzip, deflate", "identity", "gzip, gzip, gzip", "zstd"];
 
-const BODIES: [&str; 4] =
-    ["{\"amount\":1}", "{\"type\":\"urn:semel:problem:in-flight\",\"status\":409}", "a=1&b=2", ""];
+const PROBLEM: &str = "{\"type\":\"urn:semel:problem:in-flight\",\"status\":409}";
+
+const BODIES: [&str; 4] = ["{\"amount\":1}", PROBLEM, "a=1&b=2", ""];
 
 fuzz_target!(|data: &[u8]| {
     // Input that ends early makes a shorter story.
@@ -133,7 +134,7 @@ impl Script {
 fn draw_headers(from: &mut Unstructured<'_>, nonce: Option<&HeaderValue>) -> arbitrary::Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for _ in 0..from.int_in_range(0..=4)? {
-        let name = HeaderName::from_static(*from.choose(&NAMES)?);
+        let name = HeaderName::from_static(from.choose(&NAMES)?);
         let value = match (nonce, from.int_in_range(0..=3)?) {
             (Some(nonce), 0) if name == header::NONCE => Ok(nonce.clone()),
             (_, 3) => HeaderValue::from_bytes(from.arbitrary::<&[u8]>()?),
@@ -171,6 +172,16 @@ struct Story {
     answer: Vec<u8>,
     // The rest of the input says how the answers look.
     rest: Vec<u8>,
+    said: Mutex<Said>,
+}
+
+/// What an answer says about its effect.
+#[derive(Clone, Debug, Default)]
+struct Said {
+    /// Hints beside the nonce of the attempt, all in one.
+    hint: String,
+    /// It is another Semel's refusal.
+    is_problem: bool,
 }
 
 impl Story {
@@ -197,6 +208,7 @@ impl Story {
             fails: from.ratio(1, 16)?,
             answer: draw_bytes(from)?,
             rest: from.bytes(from.len())?.to_vec(),
+            said: Mutex::default(),
             plain,
         })
     }
@@ -260,11 +272,22 @@ impl Story {
         let from = &mut Unstructured::new(&self.rest);
         // Where the input ends the answer is plain.
         let headers = draw_headers(from, Some(&nonce)).unwrap_or_default();
+        *self.said.lock().expect("nobody panics while it is held") = self.said(&headers, &nonce);
         let body = Script::draw(from, &self.answer).unwrap_or_default();
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = headers;
         Ok(response)
+    }
+
+    fn said(&self, headers: &HeaderMap, nonce: &HeaderValue) -> Said {
+        let echoed = headers.get_all(header::NONCE).iter().eq([nonce]);
+        let hints = headers.get_all(header::HINT).iter().filter(|_| echoed);
+        let hint = hints.map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned()).collect();
+        let is_problem = headers.get("content-type").is_some_and(|kind| kind == "application/problem+json")
+            && !headers.contains_key("content-encoding")
+            && self.answer == PROBLEM.as_bytes();
+        Said { hint, is_problem }
     }
 
     fn body(&self) -> Vec<u8> {
@@ -280,6 +303,16 @@ impl Story {
             assert!(matches!(kind, Kind::Refused(_)), "{kind:?}");
         }
         assert!(runs == 1 || matches!(kind, Kind::Refused(_)), "{kind:?} without a run");
+        let Said { hint, is_problem } = self.said.lock().expect("nobody panics while it is held").clone();
+        if kind == Kind::Released {
+            let released = self.status == StatusCode::TOO_MANY_REQUESTS && !hint.contains("decided");
+            assert!(released || hint.contains("nothing-happened"), "released by {} {hint:?}", self.status);
+        }
+        if kind == Kind::Fresh && hint.is_empty() {
+            assert!(!is_problem, "another Semel's refusal is no outcome");
+            let doubtful = matches!(self.status.as_u16(), 100..200 | 408 | 425 | 502..=504 | 520..=529);
+            assert!(!doubtful, "{} is no outcome", self.status);
+        }
     }
 
     fn check_second(&self, first: &Got, before: Kind, ran: bool, second: &Got, kind: Kind, ran_again: bool) {

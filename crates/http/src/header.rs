@@ -66,7 +66,7 @@ pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
 }
 
 /// Whether a header of an answer is a secret between the service and its first client.
-pub(crate) fn is_secret(name: &HeaderName) -> bool {
+pub fn is_secret(name: &HeaderName) -> bool {
     SECRETS.contains(&name.as_str()) || crate::tenant::is_credential(name)
 }
 

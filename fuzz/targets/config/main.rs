@@ -16,6 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     match config::from_bytes(bytes) {
         Ok(resolved) => {
             assert_eq!(config::reload::orphans(&resolved.gateway, &resolved.gateway), Ok(()), "G-1");
+            usable(&resolved.gateway);
             let shown = resolved.shown.text(&resolved.warnings);
             let again = config::from_bytes(bytes).map(|again| again.shown.text(&again.warnings));
             assert_eq!(again.ok(), Some(shown));
@@ -32,3 +33,28 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
 });
+
+/// What was accepted can be run: nothing behind the settings judges again.
+fn usable(gateway: &config::resolved::Gateway) {
+    let keys = gateway.encryption.as_ref().map(|keys| config::policy::keyring(keys).expect("usable keys"));
+    let routes = gateway.routes.iter().map(|route| (route.methods(), &route.settings));
+    for (methods, settings) in routes.chain([(&[][..], &gateway.fallback)]) {
+        let policy = config::policy::policy(settings, keys.as_ref()).expect("a usable policy");
+        let methods = if methods.is_empty() { &config::resolved::Route::PROTECTED_METHODS } else { methods };
+        let mut route = semel::http::Route::by_path()
+            .methods(methods.iter().cloned())
+            .protection(settings.protection)
+            .policy(policy)
+            .releasing(settings.releasing.iter().copied())
+            .store_headers(settings.store_headers.iter().cloned())
+            .fingerprint_headers(settings.fingerprint_headers.iter().cloned())
+            .fingerprint_exclude(settings.fingerprint_exclude.iter().cloned())
+            .replay_header(settings.replay_header.clone())
+            .expired_keys(settings.expired_keys.clone());
+        if let Some(name) = &settings.subject_header {
+            route = route.subject_header(name.clone());
+        }
+        let route = route.build();
+        assert!(route.is_ok(), "check-config accepts what a gateway refuses: {:?}", route.err());
+    }
+}

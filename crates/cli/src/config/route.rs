@@ -1,6 +1,9 @@
 //! How one route, or the fallback, treats its requests: settings read, and judged together.
 
+use http::HeaderName;
 use semel::fingerprint::Pointers;
+use semel::http::header::{IDEMPOTENCY_KEY, is_secret};
+use semel::http::tenant::is_credential;
 use semel::http::{ExpiredKeys, Protection};
 
 use super::judge::{Judge, Layers, named};
@@ -58,17 +61,46 @@ pub(super) fn settings(
         redact_headers: judge.many(layers, "redact_headers", value::header),
         redact_body: judge.many(layers, "redact_body", pointer),
         encrypt: judge.one(layers, "encrypt", value::switch),
-        fingerprint_headers: judge.many(layers, "fingerprint_headers", value::end_to_end_header),
+        fingerprint_headers: judge.many(layers, "fingerprint_headers", counted_header),
         fingerprint_exclude: judge.many(layers, "fingerprint_exclude", pointer),
-        replay_header: judge.one(layers, "replay_header", value::end_to_end_header),
+        replay_header: judge.one(layers, "replay_header", marking_header),
         expired_keys: judge.one(layers, "expired_keys", expired_keys),
         auth_check: judge.maybe(layers, "auth_check", value::url),
-        subject_header: judge.maybe(layers, "subject_header", value::header),
+        subject_header: judge.maybe(layers, "subject_header", naming_header),
     };
     if !layers.0.is_empty() {
         contradictions(&settings, layers, own, context, judge);
     }
     settings
+}
+
+/// The key names an intent; it says nothing about what is asked.
+fn counted_header(text: &str) -> Result<HeaderName, String> {
+    match value::end_to_end_header(text)? {
+        key if key == IDEMPOTENCY_KEY => {
+            Err(format!("`{key}` is the key itself and cannot count; remove it"))
+        }
+        name => Ok(name),
+    }
+}
+
+fn marking_header(text: &str) -> Result<HeaderName, String> {
+    match value::end_to_end_header(text)? {
+        name if name.as_str().starts_with("content-") => {
+            Err(format!("`{name}` speaks of the body and cannot mark a replay; choose a name of your own"))
+        }
+        name => Ok(name),
+    }
+}
+
+/// A subject is stored, so it must be no credential.
+fn naming_header(text: &str) -> Result<HeaderName, String> {
+    match value::header(text)? {
+        name if is_credential(&name) || is_secret(&name) => {
+            Err(format!("`{name}` holds a credential, and a subject is stored; name another"))
+        }
+        name => Ok(name),
+    }
 }
 
 fn pointer(text: &str) -> Result<String, String> {

@@ -147,6 +147,19 @@ const WRONG: &[(&str, &[&str])] = &[
         "[defaults]\nstore_headers = [\"connection\"]",
         &["semel.toml:4:18: store_headers: `connection` belongs to one connection"],
     ),
+    // What the layer refuses must not get as far as a gateway that starts.
+    (
+        "[defaults]\nreplay_header = \"Content-Type\"",
+        &["semel.toml:4:17: replay_header: `content-type` speaks of the body"],
+    ),
+    (
+        "[defaults]\nfingerprint_headers = [\"Idempotency-Key\"]",
+        &["semel.toml:4:24: fingerprint_headers: `idempotency-key` is the key itself"],
+    ),
+    (
+        "[defaults]\nsubject_header = \"Authorization\"",
+        &["semel.toml:4:18: subject_header: `authorization` holds a credential"],
+    ),
     (
         "[defaults]\nreplay_header = \"Semel-Replayed\"",
         &["semel.toml:4:17: replay_header: `semel-replayed` is in the namespace"],
