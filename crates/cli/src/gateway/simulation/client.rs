@@ -106,7 +106,7 @@ async fn ask(at: usize, key: &str) -> Result<(u16, HeaderMap, Bytes), BoxError> 
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(async move { drop(connection.await) });
     // A request without a body is the easiest to send again by mistake.
-    let body = if at % 2 == 0 { Bytes::new() } else { Bytes::from_static(b"{\"amount\":100}") };
+    let body = if at.is_multiple_of(2) { Bytes::new() } else { Bytes::from_static(b"{\"amount\":100}") };
     let request = Request::post("/pay")
         .header("host", "gateway:8080")
         .header("content-type", "application/json")
