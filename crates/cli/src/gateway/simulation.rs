@@ -7,7 +7,8 @@
 //! its fence it does, and counts.
 //!
 //! Randomness is not behind the seam. Nonces and trace ids differ from run to run and are no part of
-//! the trace; pauses with jitter come through the runtime, see [`Punctual`].
+//! the trace; pauses with jitter and the order in which a crash drops tasks are made the same by
+//! [`Punctual`].
 
 mod client;
 mod network;
@@ -34,8 +35,9 @@ use trouble::{Dice, Schedule};
 
 const CLIENTS: usize = 3;
 const KEYS: usize = 6;
-const SEEDS: u64 = 6;
-const SEEDS_LONG: u64 = 400;
+/// A few for every day. In the last, an answer gets lost on a connection that was used before.
+const SEEDS: [u64; 5] = [0, 1, 2, 3, 11];
+const SEEDS_LONG: u64 = 200;
 /// Replays one run and prints its trace.
 const SEED: &str = "SEMEL_SIMULATION_SEED";
 
@@ -47,7 +49,7 @@ const TROUBLE: Duration = Duration::from_secs(25);
 /// Every client has had its answers by then.
 const PATIENCE: Duration = Duration::from_secs(400);
 /// What may still happen when all clients have their answers: the longest run, and a few passes.
-const AFTERWARDS: Duration = Duration::from_secs(20);
+const AFTERWARDS: Duration = Duration::from_secs(12);
 
 /// How a run's unknowns end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -186,7 +188,7 @@ fn judge(recovery: Recovery, service: &Service, heard: &[Heard], memory: &Arc<dy
             // G-16
             Some(State::Released) | None => charges == 0,
             Some(State::Unknown) => recovery == Recovery::Hold,
-            Some(State::InProgress) | Some(_) => false,
+            Some(_) => false,
         };
         assert!(agrees, "{key} was charged {charges} times and the store says {state:?}");
     }
@@ -194,7 +196,7 @@ fn judge(recovery: Recovery, service: &Service, heard: &[Heard], memory: &Arc<dy
 
 /// Runs a seed two times; a run that fails says how to have it again.
 fn replayed(seed: u64) {
-    let recovery = if seed % 3 == 2 { Recovery::Hold } else { Recovery::Ask };
+    let recovery = if seed % 2 == 1 { Recovery::Hold } else { Recovery::Ask };
     let traces = [Trace::default(), Trace::default()];
     for trace in &traces {
         let ended = catch_unwind(AssertUnwindSafe(|| run(seed, recovery, trace)));
@@ -219,5 +221,8 @@ fn whatever_fails_a_key_is_charged_once_and_nobody_is_told_a_lie() {
         return replayed(seed.parse().expect("the seed is a number"));
     }
     let long = std::env::var("SEMEL_TEST_LONG").is_ok_and(|value| value == "1");
-    (0..if long { SEEDS_LONG } else { SEEDS }).for_each(replayed);
+    match long {
+        true => (0..SEEDS_LONG).for_each(replayed),
+        false => SEEDS.into_iter().for_each(replayed),
+    }
 }
