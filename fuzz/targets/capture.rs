@@ -223,8 +223,12 @@ impl Story {
             .outcome_bytes_max(story.outcome_bytes_max)
             .build()
             .expect("small limits are no nonsense");
-        let route =
-            Route::builder("fuzz").tenant(tenant::Nobody).policy(policy).build().expect("a plain route");
+        let route = Route::builder("fuzz")
+            .attempt_headers(true)
+            .tenant(tenant::Nobody)
+            .policy(policy)
+            .build()
+            .expect("a plain route");
         let (inner, counted) = (story.clone(), runs.clone());
         let service = service_fn(move |request: Request<semel::http::RequestBody<Script>>| {
             counted.fetch_add(1, Ordering::SeqCst);
