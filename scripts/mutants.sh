@@ -23,7 +23,7 @@ printf 'rule\tmutant\tkilling test\tverdict\n' >"$results"
 # Lines of "package directory, package, test binary" of a build in which rules can be broken.
 build() {
     cargo test --workspace --features mutants --no-run --message-format=json-render-diagnostics >"$scratch/build" || return 1
-    sed -n 's#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"test":true.*"executable":"\([^"]*\)".*#\1\t\2#p' \
+    sed -n 's#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true[^}]*}.*"executable":"\([^"]*\)".*#\1\t\2#p' \
         "$scratch/build" >"$scratch/found"
     local directory binary
     while IFS=$'\t' read -r directory binary; do

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use semel_core::error::Kind;
 use semel_core::store::EffectStore;
-use semel_core::verbs::{Completion, Release, Stale};
+use semel_core::verbs::{Completion, Renew, Renewal, Stale};
 use semel_core::{Claim, Lease, State};
 use semel_stores::postgres::PostgresStore;
 use tokio::task::JoinSet;
@@ -276,20 +276,20 @@ fn commits_are_durable_whatever_the_database_says_and_never_less_than_it_says() 
     });
 }
 
-// G-8: a step that waited for another's decides by what that one left.
+// G-9: a step that waited for another's decides by what that one left.
 #[test]
 fn a_record_taken_by_another_meanwhile_is_seen_as_it_is_then() {
     with_database(async |database| {
         let store = store(&database).await;
         let lease = granted(store.claim(&request("meanwhile")).await.unwrap());
-        store.release(&Release { holder: lease.holder }).await.unwrap();
         let other = database.client().await;
-        let taken = "UPDATE semel_operation SET state = 1, settled_at = NULL, token = nextval('semel_token'),
-                     nonce = '\\x00112233445566778899aabbccddeeff', lease_until = lease_until + 3600000000";
+        let taken = "UPDATE semel_operation SET token = nextval('semel_token'),
+                     nonce = '\\x00112233445566778899aabbccddeeff'";
         other.batch_execute(&format!("BEGIN; {taken}")).await.unwrap();
-        let claiming = tokio::spawn({
+        let renewing = tokio::spawn({
             let store = store.clone();
-            async move { store.claim(&request("meanwhile")).await.unwrap() }
+            let renew = Renew { holder: lease.holder, lease: lease.granted };
+            async move { store.renew(&renew).await.unwrap() }
         });
         let waiting = "SELECT count(*) FROM pg_stat_activity
                        WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -297,7 +297,7 @@ fn a_record_taken_by_another_meanwhile_is_seen_as_it_is_then() {
             tokio::task::yield_now().await;
         }
         other.batch_execute("COMMIT").await.unwrap();
-        assert!(matches!(claiming.await.unwrap(), Claim::InFlight { .. }));
+        assert!(matches!(renewing.await.unwrap(), Renewal::Lost(_)));
         store.close().await;
     });
 }
