@@ -14,9 +14,24 @@ use tokio::process::{Child, Command};
 
 /// A process that serves, ended when this is dropped.
 pub(super) struct Server {
-    _child: Child,
+    child: Child,
     pub(super) address: String,
     _scratch: Option<tempfile::TempDir>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Asked to end, nginx ends its workers too; killed, it leaves them behind.
+        if let Some(id) = self.child.id() {
+            let _ = std::process::Command::new("kill").arg(id.to_string()).status();
+            for _ in 0..50 {
+                if !matches!(self.child.try_wait(), Ok(None)) {
+                    return;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        }
+    }
 }
 
 impl Server {
@@ -60,7 +75,7 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
         while let Some(line) = lines.next_line().await? {
             if let Some(address) = line.strip_prefix(prefix) {
-                return Ok(Self { _child: child, address: address.to_owned(), _scratch: scratch });
+                return Ok(Self { child, address: address.to_owned(), _scratch: scratch });
             }
         }
         anyhow::bail!("{command:?} ended before it served")
@@ -96,7 +111,7 @@ impl Server {
         loop {
             ensure!(child.try_wait()?.is_none(), "nginx ended before it served");
             if tokio::net::TcpStream::connect(&address).await.is_ok() {
-                return Ok(Self { _child: child, address, _scratch: Some(scratch) });
+                return Ok(Self { child, address, _scratch: Some(scratch) });
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
