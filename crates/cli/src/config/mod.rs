@@ -30,10 +30,18 @@ pub(crate) use show::Shown;
 pub(crate) use value::Here;
 
 #[cfg(test)]
+mod manual_tests;
+#[cfg(test)]
 mod tests;
+
+/// What a file means, for tests of others.
+#[cfg(test)]
+pub(crate) fn resolved_for_tests(text: &str) -> resolved::Gateway {
+    tests::resolved(text).gateway
+}
 
 /// The settings of requests on no route, all defaults.
 #[cfg(test)]
 pub(crate) fn fallback_for_tests() -> resolved::RouteSettings {
-    tests::resolved("[gateway]\nupstream = \"demo\"").gateway.fallback
+    resolved_for_tests("[gateway]\nupstream = \"demo\"").fallback
 }

@@ -218,3 +218,46 @@ impl Observer for Counting {
 pub(crate) async fn first_of(signals: Vec<Boxed<()>>) {
     select_all(signals).map(drop).await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use http::Method;
+    use semel::MemoryStore;
+    use semel::http::Protection;
+    use semel::runtime::Tokio;
+
+    use super::*;
+    use crate::config::resolved::ServerTls;
+    use crate::gateway::net::RealNetwork;
+
+    fn settings(home: &Path, route: &str) -> Gateway {
+        let text = format!("[gateway]\nlisten = \"127.0.0.1:0\"\nupstream = \"http://127.0.0.1:9\"\n{route}");
+        let mut settings = crate::config::resolved_for_tests(&text);
+        let (certificate, key) = (home.join("certificate.pem"), home.join("key.pem"));
+        settings.tls = Some(ServerTls { certificate, key, client_ca: None });
+        settings
+    }
+
+    #[tokio::test]
+    async fn a_reload_that_fails_at_its_certificates_changes_no_route() {
+        // G-1: else the next reload would be compared with settings that are not in force.
+        let home = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec!["gateway.example".to_owned()]).unwrap();
+        std::fs::write(home.path().join("certificate.pem"), made.cert.pem()).unwrap();
+        std::fs::write(home.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        let before = settings(home.path(), "[[route]]\npath = \"/pay\"\nprotection = \"off\"\n");
+        let after =
+            settings(home.path(), "[[route]]\nid = \"pay\"\npath = \"/pay\"\nprotection = \"required\"\n");
+        let (store, runtime) = (Arc::new(MemoryStore::new()), Arc::new(Tokio::new()));
+        let door = Door::open(&before, store, Arc::new(RealNetwork), runtime).await.unwrap();
+        let protection = || door.shared.tables.load().find(&Method::POST, "/pay").unwrap().route.protection();
+        std::fs::write(home.path().join("key.pem"), "not a key").unwrap();
+        assert!(door.shared.reload(&after).is_err());
+        assert_eq!(protection(), Protection::Off);
+        std::fs::write(home.path().join("key.pem"), made.signing_key.serialize_pem()).unwrap();
+        door.shared.reload(&after).unwrap();
+        assert_eq!(protection(), Protection::Required);
+    }
+}

@@ -170,7 +170,9 @@ mod tests {
     #[test]
     fn what_connection_names_is_dropped_but_not_the_framing() {
         let mut headers = map(&[
-            ("connection", "close, X-Secret, content-length, host"),
+            ("connection", "close, X-Secret, content-length, host, Idempotency-Key, authorization"),
+            ("idempotency-key", "k"),
+            ("authorization", "Bearer x"),
             ("x-secret", "1"),
             ("content-length", "5"),
             ("host", "a"),
@@ -181,7 +183,24 @@ mod tests {
         drop_hop_by_hop(&mut headers);
         let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
         left.sort_unstable();
-        assert_eq!(left, ["accept", "content-length", "host"]);
+        assert_eq!(left, ["accept", "authorization", "content-length", "host", "idempotency-key"]);
+    }
+
+    #[test]
+    fn underscores_do_not_get_past_what_is_stripped() {
+        // G-21: many servers take them for dashes.
+        let mut headers = map(&[
+            ("semel_token", "99"),
+            ("semel-nonce", "mine"),
+            ("x_forwarded_for", "10.0.0.1"),
+            ("x-forwarded_host", "a"),
+            ("semelish", "not ours"),
+            ("x_forward", "not one"),
+        ]);
+        strip_claims(&mut headers, false);
+        let mut left: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["semelish", "x_forward"]);
     }
 
     #[test]

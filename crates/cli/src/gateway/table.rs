@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 use semel::http::problem::Kind;
@@ -204,7 +204,7 @@ impl door::route::AuthCheck for Door {
     fn check(&self, request: &Parts) -> Boxed<Result<(), Response<Bytes>>> {
         let mut sent = request.headers.clone();
         headers::drop_hop_by_hop(&mut sent);
-        for name in [CONTENT_LENGTH, TRANSFER_ENCODING, HOST, door::header::IDEMPOTENCY_KEY] {
+        for name in [CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING, door::header::IDEMPOTENCY_KEY] {
             sent.remove(name);
         }
         let original = |value: &str| HeaderValue::from_str(value).ok();

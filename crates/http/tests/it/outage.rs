@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use semel_core::Policy;
 use semel_core::policy::Outage;
 use semel_core::verbs::{Finding, Settle, Settler};
+use semel_core::{Policy, Recovery};
 use semel_http::{Op, Route, tenant};
 use semel_testkit::{Fault, Verb};
 
@@ -156,4 +156,37 @@ async fn a_lease_that_comes_after_its_end_runs_nothing() {
     assert_eq!(send(&app, post("k1", "x")).await.status, 201);
     assert_eq!(late.await.unwrap(), "in-flight", "come back, and hear what the other attempt did");
     assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_did_nothing_answers_with_what_another_did() {
+    // G-9, G-17: its lease lapsed, the next attempt ran, and only then did it say that nothing happened.
+    let world = World::new();
+    let policy = Policy::builder()
+        .lease(Duration::from_secs(1))
+        .run_max(Duration::from_secs(60))
+        .recovery(Recovery::Rerun)
+        .natural_effect()
+        .build()
+        .unwrap();
+    let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let app = world.app(open_route().policy(policy).build().unwrap(), move |_| {
+        let first = calls.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
+        async move {
+            if first {
+                tokio::time::sleep(Duration::from_secs(5)).await;
+            }
+            if first { respond(429, "busy") } else { respond(201, "charged") }
+        }
+    });
+    world.store.plan(|verb| if verb == Verb::Renew { Fault::Refuse } else { Fault::None });
+    let slow = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, post("k1", "x")).await }
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(send(&app, post("k1", "x")).await.status, 201);
+    let told = slow.await.unwrap();
+    assert_eq!((told.status, told.text()), (201, "charged"), "not 429: it did happen");
+    assert!(told.replayed());
 }
