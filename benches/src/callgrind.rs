@@ -18,7 +18,7 @@ pub(crate) fn measure(effort: Effort) -> Result<Board> {
         return Ok(board);
     }
     let (few, many) = effort.pick((1_000, 9_000), (100, 300));
-    for what in ["new", "replay", "fingerprint"] {
+    for what in ["new", "replay", "fingerprint", "layer-bare", "layer-new", "layer-replay"] {
         let difference = instructions(what, many)?.saturating_sub(instructions(what, few)?);
         board.add(what, difference as f64 / (many - few) as f64);
     }

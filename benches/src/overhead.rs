@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use axum::body::Body;
 use bytes::Bytes;
 use semel_core::runtime::Tokio;
 use semel_core::{Fingerprint, Key, MemoryStore, Once, Origin, Outcome, Policy, Scope};
 use tokio::task::JoinSet;
+use tower_service::Service;
 
 use crate::board::Board;
 use crate::load::BODY_BYTES;
@@ -90,8 +92,28 @@ pub(crate) fn fixed(what: &str, count: usize) -> Result<()> {
             }
             Ok(())
         }
+        "layer-new" | "layer-replay" | "layer-bare" => runtime.block_on(through_layer(what, &keys)),
         _ => anyhow::bail!("no such loop: {what}"),
     }
+}
+
+/// Requests of a kilobyte through the layer, without a network: what it adds to a handler that answers at once.
+async fn through_layer(what: &str, keys: &[Key]) -> Result<()> {
+    let app = crate::http::app();
+    let mut app = if what == "layer-bare" { app } else { crate::http::with_semel(app).await? };
+    let json = Bytes::from(crate::http::json_of_1_kb());
+    for at in 0..keys.len() {
+        let key = if what == "layer-replay" { &keys[0] } else { &keys[at] };
+        let request = axum::http::Request::post("/payments")
+            .header("host", "localhost")
+            .header("content-type", "application/json")
+            .header("idempotency-key", key.as_str())
+            .body(Body::from(json.clone()))?;
+        let response = app.call(request).await?;
+        ensure!(response.status() == 200, "{key} was answered {}", response.status());
+        black_box(response);
+    }
+    Ok(())
 }
 
 /// The same request again and again, under as many keys as are given.

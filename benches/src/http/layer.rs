@@ -48,7 +48,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
     Ok(vec![board.print()])
 }
 
-pub(super) async fn with_semel(app: Router) -> Result<Router> {
+pub(crate) async fn with_semel(app: Router) -> Result<Router> {
     use semel_core::runtime::Tokio;
     use semel_core::{MemoryStore, Once};
     use std::sync::Arc;

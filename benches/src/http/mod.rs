@@ -15,8 +15,8 @@ use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
 pub(crate) use gateway::measure as measure_gateway;
-pub(crate) use layer::measure as measure_layer;
-pub(crate) use servers::part;
+pub(crate) use layer::{measure as measure_layer, with_semel};
+pub(crate) use servers::{app, part};
 
 /// A document of about a kilobyte.
 pub(crate) fn json_of_1_kb() -> String {

@@ -131,7 +131,7 @@ pub(crate) async fn part(what: &str) -> Result<()> {
     Ok(())
 }
 
-fn app() -> Router {
+pub(crate) fn app() -> Router {
     let answer: &'static str = super::json_of_1_kb().leak();
     let json = [(header::CONTENT_TYPE, "application/json")];
     Router::new().route(
