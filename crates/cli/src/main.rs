@@ -11,6 +11,8 @@ mod log;
 mod shown;
 mod store;
 mod time;
+#[expect(dead_code, reason = "being built")]
+mod verify;
 mod written;
 
 /// A retry must not happen twice.
