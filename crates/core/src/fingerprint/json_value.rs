@@ -16,7 +16,14 @@ struct Writer<'a> {
     exclusions: &'a Pointers,
     out: &'a mut Canonical,
     // The members still to be written of every object around the current place, one stack for all of them.
-    order: Vec<Id>,
+    order: Vec<Member>,
+}
+
+/// A member and the first bytes of its name, which nearly always tell it from its neighbours.
+#[derive(Clone, Copy)]
+struct Member {
+    prefix: u64,
+    id: Id,
 }
 
 impl Writer<'_> {
@@ -64,7 +71,7 @@ impl Writer<'_> {
         let bottom = self.sort_members(id);
         let top = self.order.len();
         for at in bottom..top {
-            let member = self.order[at];
+            let member = self.order[at].id;
             let name = document.name(member);
             if let Step::On(cursor) = self.exclusions.member(cursor, name) {
                 is_leaf = false;
@@ -85,10 +92,20 @@ impl Writer<'_> {
     fn sort_members(&mut self, id: Id) -> usize {
         let bottom = self.order.len();
         let document = self.document;
-        self.order.extend(document.children(id));
-        // Ids grow as the members are written, so that members of one name keep their order.
-        self.order[bottom..]
-            .sort_unstable_by(|&a, &b| document.name(a).cmp(document.name(b)).then(a.cmp(&b)));
+        self.order.extend(document.children(id).map(|id| Member { prefix: prefix(document.name(id)), id }));
+        self.order[bottom..].sort_unstable_by(|a, b| {
+            let by_name = || document.name(a.id).cmp(document.name(b.id));
+            // Ids grow as the members are written, so that members of one name keep their order.
+            a.prefix.cmp(&b.prefix).then_with(by_name).then(a.id.cmp(&b.id))
+        });
         bottom
     }
+}
+
+/// Up to eight bytes as a number that is ordered as they are. A shorter name is filled up with zeros.
+fn prefix(name: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    let len = name.len().min(8);
+    bytes[..len].copy_from_slice(&name[..len]);
+    u64::from_be_bytes(bytes)
 }

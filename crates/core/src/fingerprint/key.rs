@@ -1,5 +1,4 @@
 use std::fmt;
-use std::hash::Hasher;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -58,7 +57,7 @@ impl Keyed {
         Self {
             version: key.version,
             path: SipHasher24::new_with_key(&derive(&mac, b"semel path digest 1")),
-            value: SipHasher24::new_with_key(&derive(&mac, b"semel value digest 1")),
+            value: SipHasher24::new_with_key(&derive(&mac, b"semel value digest 2")),
             mac,
         }
     }
@@ -69,11 +68,9 @@ impl Keyed {
         let mut paths = Paths::with_capacity(canonical.leaves().len(), canonical.is_truncated());
         for (path, value) in canonical.leaves() {
             let path = self.path.hash(path);
-            // The path goes in first, so that equal values in two places do not show as equal digests.
-            let mut hasher = self.value;
-            hasher.write(&path.to_le_bytes());
-            hasher.write(value);
-            paths.push(low_half(path), low_half(hasher.finish()));
+            // The half of the path's digest that nobody sees is mixed in, so that equal values in two places do
+            // not show as equal digests.
+            paths.push(low_half(path), low_half(self.value.hash(value) ^ path >> 32));
         }
         Print { version: self.version, digest: mac.finalize().into_bytes().into(), paths: paths.into() }
     }
