@@ -147,6 +147,7 @@ fn general(given: &Layers<'_>, judge: &mut Judge<'_>) -> Gateway {
             connections_max: judge.one(given, "connections_max", value::count),
         },
         trusted_proxies: judge.many(given, "trusted_proxies", Network::parse),
+        replay_memory: judge.one(given, "replay_memory", value::duration),
         drain: judge.one(given, "drain", value::duration),
         log: Log {
             json: judge.one(given, "log", |text| match text {

@@ -22,6 +22,8 @@ pub(crate) struct Gateway {
     pub(crate) client: ClientLimits,
     /// Addresses whose `X-Forwarded-*` are believed and extended; all others' are replaced.
     pub(crate) trusted_proxies: Vec<Network>,
+    /// How long replays are answered without asking the store; none if zero.
+    pub(crate) replay_memory: Duration,
     pub(crate) drain: Duration,
     pub(crate) log: Log,
     /// In their order; the first that matches counts.

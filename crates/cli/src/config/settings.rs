@@ -142,6 +142,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     row("header_bytes_max", Gateway, One, Bytes(64 << 10), "Largest head of a request."),
     row("connections_max", Gateway, One, Text("16384"), "Most client connections at a time."),
     row("trusted_proxies", Gateway, COMMAS, Absent("nobody"), "Networks whose `X-Forwarded-*` headers are believed and extended; all others' are replaced."),
+    row("replay_memory", Gateway, One, Time(Duration::from_secs(1)), "How long a replayed outcome is answered from memory before the store is asked again; `0s` always asks. What another process purges is replayed for at most this long."),
     row("drain", Gateway, One, Time(Duration::from_secs(30)), "How long a shutdown waits for requests on their way."),
     row("log", Gateway, One, Text("text"), "`text` or `json`."),
     row("log_filter", Gateway, One, Text("info"), "Which events are logged, as `info` or `semel=debug,info`."),

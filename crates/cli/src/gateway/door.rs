@@ -13,7 +13,7 @@ use futures_util::future::{Shared, select_all};
 use semel::http::SemelLayer;
 use semel::http::observer::{Decision, Observer};
 use semel::runtime::Boxed;
-use semel::{EffectStore, Once, Recoverer, Runtime, Sweeper};
+use semel::{EffectStore, Once, Recalling, Recoverer, Runtime, Sweeper};
 use tokio::sync::watch;
 
 use super::fetch::{self, Http};
@@ -67,6 +67,10 @@ impl Door {
         let tls = Arc::new(client_config(settings.upstream.ca.as_deref())?);
         let http = Arc::new(Http::new(fetch::over(network.clone()), tls, runtime.clone()));
         let tables = Tables::new(Table::new(settings, Sources::default(), &http, &runtime)?);
+        let store: Arc<dyn EffectStore> = match settings.replay_memory {
+            Duration::ZERO => store,
+            moment => Arc::new(Recalling::new(store, runtime.clone(), moment)),
+        };
         let once = Once::new(store.clone(), runtime.clone());
         let counted = once.clone();
         let tally = Arc::new(move || counted.tally().all());

@@ -1,5 +1,7 @@
 //! The suites on the reference store.
 
+mod recall;
+
 mod conformance {
     semel_testkit::conformance!(semel_testkit::MemoryRig::maker());
 }
