@@ -56,6 +56,7 @@ enum Mode {
     Postgres,
     Layer,
     Gateway,
+    Crowd,
     MemoryGrowth,
     All,
 }
@@ -145,6 +146,9 @@ async fn measure(args: &Args) -> Result<()> {
     }
     if wants(Mode::Gateway) {
         boards.extend(http::measure_gateway(effort).await?);
+    }
+    if wants(Mode::Crowd) {
+        boards.extend(http::measure_crowd(effort).await?);
     }
     if wants(Mode::MemoryGrowth) {
         boards.extend(growth::measure(effort).await?);

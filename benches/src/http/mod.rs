@@ -3,6 +3,7 @@
 //! Every contestant is a process of its own on loopback; client, contestant and upstream share the
 //! machine, as they do for all of them.
 
+mod crowd;
 mod gateway;
 mod layer;
 mod servers;
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
+pub(crate) use crowd::measure as measure_crowd;
 pub(crate) use gateway::measure as measure_gateway;
 pub(crate) use layer::{measure as measure_layer, with_semel};
 pub(crate) use servers::{app, part};

@@ -65,6 +65,14 @@ impl Server {
         Self::announced(command, "semel gateway listening on http://", Some(scratch)).await
     }
 
+    /// What the process holds in memory.
+    pub(super) fn resident_mib(&self) -> Result<f64> {
+        let id = self.child.id().context("it has ended")?;
+        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no resident size")?;
+        Ok(line.trim().trim_end_matches(" kB").parse::<f64>()? / 1024.0)
+    }
+
     async fn announced(
         mut command: Command,
         prefix: &str,
@@ -122,6 +130,7 @@ impl Server {
 pub(crate) async fn part(what: &str) -> Result<()> {
     let app = match what {
         "bare" => app(),
+        "slow" => slow_app(),
         "semel" => super::layer::with_semel(app()).await?,
         _ => anyhow::bail!("no such server: {what}"),
     };
@@ -129,6 +138,20 @@ pub(crate) async fn part(what: &str) -> Result<()> {
     println!("listening on {}", listener.local_addr()?);
     axum::serve(listener, app).await?;
     Ok(())
+}
+
+/// Takes its time for each payment, and counts them.
+fn slow_app() -> Router {
+    let effects = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = effects.clone();
+    let pay = move |body: Bytes| async move {
+        std::hint::black_box(body.len());
+        tokio::time::sleep(super::crowd::HANDLER).await;
+        effects.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        ([(header::CONTENT_TYPE, "application/json")], "{}")
+    };
+    let count = move || async move { counted.load(std::sync::atomic::Ordering::SeqCst).to_string() };
+    Router::new().route("/payments", post(pay)).route("/effects", get(count))
 }
 
 pub(crate) fn app() -> Router {
