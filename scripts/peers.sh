@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Other implementations of idempotency, as services on free ports of 127.0.0.1; peers/README.md lists them.
 #
-#   scripts/peers.sh start DIR [NAME...]   start these, or all, and print name, URL and counter of each
+#   scripts/peers.sh start DIR [NAME...]   start these, or all; print name, URL, counter and needed header of each
 #   scripts/peers.sh stop DIR              stop what `start DIR` started, and nothing else
 #   scripts/peers.sh list DIR              print them again
 #   scripts/peers.sh kill DIR NAME         kill -9 one; `up DIR NAME` starts it again, on its port, with its files
@@ -86,16 +86,19 @@ start_one() {
 }
 
 list() {
-    local name base
-    printf 'name\turl\tcounter\n'
+    local name base counter path header
+    printf 'name\turl\tcounter\theader\n'
     for name in "${all[@]}"; do
         [[ -s $dir/$name/pid ]] || continue
         base=http://127.0.0.1:$(port_of "$name")
-        if [[ $name == idempotent-proxy-server ]]; then
-            printf '%s\t%s\t%s\n' "$name" "$base/URL_payments" "http://127.0.0.1:$(port_of "$name/plain")/count/{tag}"
-        else
-            printf '%s\t%s\t%s\n' "$name" "$base/payments" "$base/count/{tag}"
-        fi
+        path=/payments counter=$base header=-
+        case $name in
+        # Its routes are names of settings, and whoever is behind it counts.
+        idempotent-proxy-server) path=/URL_payments counter=http://127.0.0.1:$(port_of "$name/plain") ;;
+        # It protects requests of a session only; any id will do.
+        axum-idempotent) header='Cookie: session=AAAAAAAAAAAAAAAAAAAAAA' ;;
+        esac
+        printf '%s\t%s\t%s\t%s\n' "$name" "$base$path" "$counter/count/{tag}" "$header"
     done
 }
 

@@ -33,7 +33,8 @@ async fn pay(State(effects): State<PathBuf>, request: Request) -> Response {
         return (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response();
     }
     tokio::time::sleep(half).await;
-    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+    let nanos =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let id = format!("pay_{nanos:x}");
     if order["fail"] == true {
         return (StatusCode::INTERNAL_SERVER_ERROR, "something broke after the payment").into_response();
