@@ -100,7 +100,7 @@ pub(crate) const TROUBLED: &[Animal] = &[
 
 /// Long enough to be overtaken by a lock that lapses.
 const SLOW: Duration = Duration::from_millis(400);
-const HASTY: Duration = Duration::from_millis(150);
+const HASTY: Duration = Duration::from_millis(400);
 
 /// The broken ones.
 pub(crate) const ANIMALS: &[Animal] = &[

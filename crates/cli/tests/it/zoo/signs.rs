@@ -15,7 +15,7 @@ type Seen = Result<(), String>;
 const ROUNDS: usize = 10;
 const RACERS: usize = 6;
 /// Longer than anything an animal does by itself.
-const A_WHILE: Duration = Duration::from_secs(1);
+const A_WHILE: Duration = Duration::from_secs(2);
 
 fn unless(sound: bool, seen: String) -> Seen {
     if sound { Ok(()) } else { Err(seen) }
