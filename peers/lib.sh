@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # How a peer is installed and started; sourced by the `run` of each.
 #
 #   run PORT DIR      installs if needed, then becomes the service on 127.0.0.1:PORT, with its files in DIR

@@ -19,7 +19,7 @@ app.use(express.json({ limit: '8mb' }));
 async function main() {
   const storage = new RedisStorageAdapter({ url: process.env.REDIS_URL });
   await storage.connect();
-  const idempotency = new Idempotency(storage, { enforceIdempotency: true });
+  const idempotency = new Idempotency(storage);
 
   const take = async (req, res, next) => {
     const request = { method: req.method, headers: req.headers, body: req.body, path: req.path };

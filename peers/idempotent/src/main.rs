@@ -12,7 +12,7 @@ async fn main() -> anyhow::Result<()> {
     let [_, port, effects] = &arguments[..] else { anyhow::bail!("usage: PORT EFFECTS") };
     let (paid, count) = payments::routers(effects.into());
     let store = ValkeyStore::with_url(std::env::var("REDIS_URL")?).prefix("peer").try_build().await?;
-    let paid = paid.layer(IdempotencyLayer::new(store).require_key(true));
+    let paid = paid.layer(IdempotencyLayer::new(store));
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     axum::serve(listener, paid.merge(count)).await?;
     Ok(())
