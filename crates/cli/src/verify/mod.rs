@@ -5,6 +5,8 @@
 //! judges what was seen, and the scorecard says so in every form people and machines read.
 
 mod profile;
+mod progress;
+mod report;
 mod scenario;
 mod scorecard;
 mod setup;
