@@ -7,6 +7,7 @@
 mod profile;
 mod progress;
 mod report;
+mod repro;
 mod scenario;
 mod scorecard;
 mod setup;

@@ -453,7 +453,7 @@ mod tests {
         assert!(at.is_sorted(), "{at:?}");
         assert_eq!((at[0], at[4]), (LEFT, RIGHT));
         assert!((at[3] - at[1] - BREAK).abs() < 0.1, "{at:?}");
-        assert!(draw(&finding).into_string().contains("⋯ 1m ⋯"));
+        assert!(draw(&finding).into_string().contains("⋯ 60 s ⋯"));
     }
 
     #[test]
