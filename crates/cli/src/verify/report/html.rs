@@ -199,6 +199,9 @@ fn seen(page: &mut Markup, finding: &Finding) {
         page.raw("<p class=\"nothing\">Nothing was sent for this check.</p>\n");
         return;
     }
+    page.raw("<details class=\"inner\"><summary>What was sent and what came back</summary>\n");
+    sent(page, &all);
+    came(page, &all);
     let lines = effects(finding);
     if !lines.is_empty() {
         page.raw("<ul class=\"effects\">");
@@ -207,9 +210,6 @@ fn seen(page: &mut Markup, finding: &Finding) {
         }
         page.raw("</ul>\n");
     }
-    page.raw("<details class=\"inner\"><summary>What was sent and what came back</summary>\n");
-    sent(page, &all);
-    came(page, &all);
     page.raw("</details>\n");
 }
 

@@ -238,38 +238,37 @@ fn union(sorted: &[(f64, f64)]) -> Vec<(f64, f64)> {
 }
 
 fn axis(svg: &mut Markup, scale: &Scale, top: f64, bottom: f64) {
-    let shown: f64 =
-        scale.pieces.iter().filter(|piece| !piece.is_break).map(|piece| piece.to - piece.from).sum();
-    let step = nice(shown / 6.0);
-    let mut free = LEFT - 100.0;
-    for piece in &scale.pieces {
-        if piece.is_break {
-            svg.raw("<rect class=\"break\" x=\"").number(piece.left).raw("\" y=\"").number(top);
-            svg.raw("\" width=\"").number(piece.right - piece.left).raw("\" height=\"").number(bottom - top);
-            svg.raw("\"/>");
-            let pause = spent(Duration::from_micros((piece.to - piece.from) as u64));
-            label(
-                svg,
-                "tick middle",
-                (piece.left + piece.right) / 2.0,
-                bottom + 14.0,
-                &format!("⋯ {pause} ⋯"),
-            );
-            free = piece.right + 4.0;
-            continue;
-        }
+    let shown = scale.pieces.iter().filter(|piece| !piece.is_break).map(|piece| piece.to - piece.from);
+    let step = nice(shown.sum::<f64>() / 6.0);
+    // Where a label stands already; pauses are named first.
+    let mut taken: Vec<(f64, f64)> = Vec::new();
+    for piece in scale.pieces.iter().filter(|piece| piece.is_break) {
+        svg.raw("<rect class=\"break\" x=\"").number(piece.left).raw("\" y=\"").number(top);
+        svg.raw("\" width=\"").number(piece.right - piece.left).raw("\" height=\"").number(bottom - top);
+        svg.raw("\"/>");
+        let pause = format!("⋯ {} ⋯", spent(Duration::from_micros((piece.to - piece.from) as u64)));
+        tick(svg, &mut taken, (piece.left + piece.right) / 2.0, bottom, &pause);
+    }
+    for piece in scale.pieces.iter().filter(|piece| !piece.is_break) {
         let mut at = (piece.from / step).ceil() * step;
         while at <= piece.to {
             let time = Duration::from_micros(at as u64);
             let x = scale.x(time);
             svg.raw("<line class=\"grid\" x1=\"").number(x).raw("\" x2=\"").number(x);
             svg.raw("\" y1=\"").number(top).raw("\" y2=\"").number(bottom).raw("\"/>");
-            if x - 24.0 > free {
-                label(svg, "tick middle", x, bottom + 14.0, &spent(time));
-                free = x + 24.0;
-            }
+            tick(svg, &mut taken, x, bottom, &spent(time));
             at += step;
         }
+    }
+}
+
+/// A label below the axis, if there is room for it.
+fn tick(svg: &mut Markup, taken: &mut Vec<(f64, f64)>, x: f64, bottom: f64, text: &str) {
+    let half = text.chars().count() as f64 * LETTER / 2.0 + 3.0;
+    let (left, right) = (x - half, x + half);
+    if taken.iter().all(|(from, to)| right < *from || *to < left) {
+        label(svg, "tick middle", x, bottom + 14.0, text);
+        taken.push((left, right));
     }
 }
 
