@@ -256,7 +256,7 @@ fn axis(svg: &mut Markup, scale: &Scale, top: f64, bottom: f64) {
             let x = scale.x(time);
             svg.raw("<line class=\"grid\" x1=\"").number(x).raw("\" x2=\"").number(x);
             svg.raw("\" y1=\"").number(top).raw("\" y2=\"").number(bottom).raw("\"/>");
-            tick(svg, &mut taken, x, bottom, &spent(time));
+            tick(svg, &mut taken, x, bottom, &moment(time, step));
             at += step;
         }
     }
@@ -269,6 +269,15 @@ fn tick(svg: &mut Markup, taken: &mut Vec<(f64, f64)>, x: f64, bottom: f64, text
     if taken.iter().all(|(from, to)| right < *from || *to < left) {
         label(svg, "tick middle", x, bottom + 14.0, text);
         taken.push((left, right));
+    }
+}
+
+/// A time as exact as the steps between the ticks.
+fn moment(time: Duration, step: f64) -> String {
+    let digits = if step < 10_000.0 { 3 } else { 2 };
+    match time >= Duration::from_secs(1) && step < 100_000.0 {
+        true => format!("{:.digits$} s", time.as_secs_f64()),
+        false => spent(time),
     }
 }
 
@@ -452,7 +461,8 @@ mod tests {
         assert!(at.is_sorted(), "{at:?}");
         assert_eq!((at[0], at[4]), (LEFT, RIGHT));
         assert!((at[3] - at[1] - BREAK).abs() < 0.1, "{at:?}");
-        assert!(draw(&finding).into_string().contains("⋯ 60 s ⋯"));
+        let svg = draw(&finding).into_string();
+        assert!(svg.contains("⋯ 60 s ⋯") && svg.contains(">60.004 s<"), "{svg}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
-set +e
-export LC_ALL=C
+# Bytes are bytes here, but not in the user's commands.
+locale=${LC_ALL-}
+LC_ALL=C
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 patience=@PATIENCE@
@@ -95,21 +96,29 @@ slow() { # slow NUMBER NAME REQUEST PIECES PAUSE: the body in pieces
 }
 
 http2() { # http2 NUMBER NAME REQUEST…: on one connection
-  local all=() names=() number
+  local all=() names=() pids= at
   while [ $# -gt 0 ]; do
     "$3"
     curl_arguments
     with_body
-    [ ${#all[@]} -eq 0 ] || all+=(--next)
-    case $url in https:*) arguments+=(--http2) ;; *) arguments+=(--http2-prior-knowledge) ;; esac
-    all+=(-g --path-as-is --max-time "$patience" -D "$work/$1.head" -o "$work/$1.body" "${arguments[@]}")
+    arguments+=(-sS -g --path-as-is --noproxy '*' --max-time "$patience" -D "$work/$1.head" -o "$work/$1.body")
     names+=("$1" "$2")
+    case $url in
+      https:*)
+        [ ${#all[@]} -eq 0 ] || all+=(--next)
+        all+=(--http2 "${arguments[@]}")
+        ;;
+      *)
+        # Without TLS, curl before 8 fails when requests share a connection: each has its own.
+        curl -q --http2-prior-knowledge "${arguments[@]}" 2>"$work/$1.error" &
+        pids="$pids $!"
+        ;;
+    esac
     shift 3
   done
-  curl -q -sS -Z --noproxy '*' "${all[@]}" 2>"$work/http2.error"
-  for ((number = 0; number < ${#names[@]}; number += 2)); do
-    told "${names[number]}" "${names[number + 1]}"
-  done
+  [ ${#all[@]} -eq 0 ] || curl -q -Z --no-progress-meter "${all[@]}" 2>"$work/${names[0]}.error"
+  [ -z "$pids" ] || wait $pids
+  for ((at = 0; at < ${#names[@]}; at += 2)); do told "${names[at]}" "${names[at + 1]}"; done
 }
 
 raw() { # the bytes of the request; raw close asks for the end of the connection after it
@@ -216,7 +225,7 @@ pipelined() { # pipelined NUMBER NAME REQUEST…: on one connection, without wai
 
 hook() { # hook NAME COMMAND
   printf '  %s\n' "$1"
-  sh -c "$2" </dev/null >"$work/hook.log" 2>&1 || printf '  the command for %s failed\n' "$1"
+  LC_ALL=$locale sh -c "$2" </dev/null >"$work/hook.log" 2>&1 || printf '  the command for %s failed\n' "$1"
 }
 
 ready() { # ready REQUEST: until the service takes connections again
@@ -231,7 +240,7 @@ ready() { # ready REQUEST: until the service takes connections again
 }
 
 count() { # count TAG
-  tag=$1 sh -c "$counter" 2>/dev/null </dev/null | tr -dc 0-9
+  LC_ALL=$locale tag=$1 sh -c "$counter" 2>/dev/null </dev/null | tr -dc 0-9
 }
 
 effects() { # effects TAG LEAST MOST ALLOWED: counted until the number rests
@@ -260,11 +269,13 @@ see_statuses() { # see_statuses NUMBER…
     while IFS= read -r answer; do printf ' %s,' "$answer"; done)"
 }
 
-see_successes() { # see_successes NUMBER…: how many different ones
-  local number
-  for number in "$@"; do
+see_successes() { # see_successes NUMBER…: whether there are different ones
+  local number different words='at most one success'
+  different=$(for number in "$@"; do
     case $(status "$number") in 2*) cksum <"$work/$number.body" ;; esac
-  done | sort -u | wc -l | tr -d ' ' | sed 's/^[2-9]$/several/; s/^[0-9][0-9]*$/at most one/; s/$/ different successes/'
+  done | sort -u | wc -l)
+  [ "$different" -lt 2 ] || words='several different successes'
+  printf '%s\n' "$words"
 }
 
 see_same() { # see_same NUMBER NUMBER NAMES: their bodies

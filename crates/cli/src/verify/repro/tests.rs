@@ -11,7 +11,9 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use semel::runtime::Boxed;
+use tower_service::Service as _;
 
 use super::*;
 use crate::verify::profile::Profile;
@@ -45,13 +47,37 @@ struct Service {
 }
 
 impl Service {
+    fn new(flaw: Flaw) -> Arc<Self> {
+        Arc::new(Self { flaw, paid: Mutex::default(), kept: Mutex::default(), turn: Default::default() })
+    }
+
     async fn start(flaw: Flaw) -> SocketAddr {
-        let service =
-            Arc::new(Self { flaw, paid: Mutex::default(), kept: Mutex::default(), turn: Default::default() });
-        let router = Router::new().route("/payments", post(pay)).route("/count/{tag}", get(count));
+        Self::listen(Self::new(flaw)).await
+    }
+
+    fn router(self: Arc<Self>) -> Router {
+        Router::new().route("/payments", post(pay)).route("/count/{tag}", get(count)).with_state(self)
+    }
+
+    async fn listen(self: Arc<Self>) -> SocketAddr {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(async move { axum::serve(listener, router.with_state(service)).await });
+        tokio::spawn(async move { axum::serve(listener, self.router()).await });
+        address
+    }
+
+    /// Speaks nothing but HTTP/2.
+    async fn listen_http2(self: Arc<Self>) -> SocketAddr {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, router) = (listener.local_addr().unwrap(), self.router());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let router = router.clone();
+                let answer = hyper::service::service_fn(move |request| router.clone().call(request));
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(builder.serve_connection(TokioIo::new(stream), answer));
+            }
+        });
         address
     }
 }
@@ -197,7 +223,7 @@ async fn run(script: &str) -> (Option<i32>, String) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), script).unwrap();
     let mut bash = tokio::process::Command::new("bash");
-    let bash = bash.arg(file.path()).env("AUTHORIZATION", "Bearer right").env("ROUNDS", "3");
+    let bash = bash.arg(file.path()).env("AUTHORIZATION", "Bearer right").env("ROUNDS", "2");
     let Output { status, stdout, stderr } = child_output(bash).await;
     (status.code(), format!("{}{}", String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr)))
 }
@@ -210,12 +236,12 @@ async fn child_output(command: &mut tokio::process::Command) -> Output {
 
 /// The script of a finding ends with 1 where the flaw is, twice, and with 0 where it is not.
 async fn shows(flaw: Flaw, counted: bool, finding: impl Fn(&str) -> Finding) {
-    for (flaw, code) in [(flaw, 1), (Flaw::None, 0)] {
+    for (flaw, code, times) in [(flaw, 1, 2), (Flaw::None, 0, 1)] {
         let address = Service::start(flaw).await;
         let finding = finding(&format!("http://{address}/payments"));
         let script = script(&finding, &setup(counted.then_some(address))).unwrap();
         assert!(!script.contains(samples::SECRET), "{script}");
-        for _ in 0..2 {
+        for _ in 0..times {
             let (ended, said) = run(&script).await;
             assert_eq!(ended, Some(code), "{said}\n{script}");
         }
@@ -327,6 +353,22 @@ async fn pipelined_calls_go_over_one_connection_and_those_started_are_joined() {
         assert!(said.contains(line), "{line:?} is missing: {said}");
     }
     shows(Flaw::NoMemory, true, finding).await;
+}
+
+#[tokio::test]
+async fn calls_over_http2_are_made_over_it() {
+    let service = Service::new(Flaw::NoMemory);
+    let counted = Service::listen(service.clone()).await;
+    let address = Service::listen_http2(service).await;
+    let request = payment(&format!("http://{address}/payments"), "t-7-1", "k-7f3a99b1-1");
+    let calls = ["one", "two", "three"].map(|name| call(name, &request, How::Http2(1))).to_vec();
+    let answers = ["one", "two", "three"].map(|name| bare(name, 201, "b", false)).to_vec();
+    let finding = failed(vec![Step::Send(calls)], answers, Some(3));
+    let (code, said) = run(&script(&finding, &setup(Some(counted))).unwrap()).await;
+    assert_eq!(code, Some(1), "{said}");
+    for line in ["  one: 201", "  two: 201", "  three: 201", "  effects: 3, allowed 1"] {
+        assert!(said.contains(line), "{line:?} is missing: {said}");
+    }
 }
 
 #[tokio::test]
