@@ -5,12 +5,14 @@
 //! by whether the service answers as it did then. It knows no rule: what was seen was judged wrong by a check,
 //! and a service that was mended answers otherwise. It holds no secret; it asks for them in variables.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::report::{all_calls, allowed, printable};
 use super::scenario::{Answer, Call, Hook, How, Region, Reply, Step};
-use super::scorecard::{Finding, Verdict};
+use super::scorecard::{Finding, Scorecard, Verdict};
 use super::setup::Setup;
 use super::template::Request;
 
@@ -47,12 +49,62 @@ pub(crate) fn script(finding: &Finding, setup: &Setup) -> Option<String> {
         &mut script,
         "Needs bash and curl. Every run uses new tags and keys. ROUNDS says how often it is tried.",
     );
+    let mut own = String::new();
+    play.write(&mut own);
     let patience = setup.answer_max.as_secs().max(1).to_string();
     let rounds = play.rounds().to_string();
-    script += &FRAME.replace("@PATIENCE@", &patience).replace("@ROUNDS@", &rounds);
-    script.push('\n');
-    play.write(&mut script);
+    script += &frame(&own).replace("@PATIENCE@", &patience).replace("@ROUNDS@", &rounds);
+    script += &own;
     Some(script)
+}
+
+/// Writes a script for each check that failed, as `<id>.sh`, and says where they are. Makes the directory if
+/// there is something to put into it.
+pub(crate) fn keep(
+    card: &Scorecard,
+    setup: &Setup,
+    directory: &Path,
+) -> std::io::Result<BTreeMap<&'static str, PathBuf>> {
+    let mut scripts = BTreeMap::new();
+    for finding in &card.findings {
+        let Some(text) = script(finding, setup) else { continue };
+        std::fs::create_dir_all(directory)?;
+        let path = directory.join(format!("{}.sh", finding.about.id));
+        std::fs::write(&path, text)?;
+        #[cfg(unix)]
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+        scripts.insert(finding.about.id, path);
+    }
+    Ok(scripts)
+}
+
+/// The functions that a script needs, and no others: people read it.
+fn frame(own: &str) -> String {
+    let parts: Vec<(Option<&str>, &str)> =
+        FRAME.trim_end().split("\n\n").map(|part| (defined(part), part)).collect();
+    let mut taken: Vec<bool> = parts.iter().map(|(name, _)| name.is_none()).collect();
+    let mut text = own.to_owned();
+    text.extend(parts.iter().filter(|(name, _)| name.is_none()).map(|(_, part)| *part));
+    loop {
+        let next =
+            (0..parts.len()).find(|at| !taken[*at] && parts[*at].0.is_some_and(|name| uses(&text, name)));
+        let Some(next) = next else { break };
+        taken[next] = true;
+        text.push_str(parts[next].1);
+    }
+    let parts = parts.iter().zip(taken).filter(|(_, taken)| *taken);
+    parts.map(|((_, part), _)| format!("{part}\n\n")).collect()
+}
+
+/// The function that a part of the frame defines.
+fn defined(part: &str) -> Option<&str> {
+    part.lines().find_map(|line| line.split_once("() {").map(|(name, _)| name))
+}
+
+/// Whether a word stands in a text.
+fn uses(text: &str, word: &str) -> bool {
+    let mut words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    words.any(|there| there == word)
 }
 
 fn comment(script: &mut String, text: &str) {

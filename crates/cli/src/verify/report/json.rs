@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use semel::Timestamp;
 use serde::Serialize;
 
-use super::{Report, all_calls, how, shown_header, shown_url};
+use super::{Report, how, shown_header, shown_url};
 use crate::time;
 use crate::verify::scenario::{Answer, Call, Hook, Reply, Step};
 use crate::verify::scorecard::{Finding, Verdict};
@@ -282,7 +282,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::verify::report::samples;
+    use crate::verify::report::{all_calls, samples};
 
     #[test]
     fn every_field_is_read_back_and_no_secret_is_among_them() {

@@ -27,9 +27,9 @@ split() { # of $url: authority, host, port and path
   authority=${authority##*@}
   case $authority in
     \[*\]:*) port=${authority##*:} host=${authority%:*} ;;
-    \[*\]) port= host=$authority ;;
+    \[*\]) port='' host=$authority ;;
     *:*) port=${authority##*:} host=${authority%:*} ;;
-    *) port= host=$authority ;;
+    *) port='' host=$authority ;;
   esac
   host=${host#\[} host=${host%\]}
   case $url in https:*) port=${port:-443} ;; *) port=${port:-80} ;; esac
@@ -37,15 +37,16 @@ split() { # of $url: authority, host, port and path
 
 # Of the request in $method, $url, $headers and $body.
 curl_arguments() {
-  local header has_type=
+  local line has_type=''
   arguments=(-X "$method" --url "$url" -H 'Expect:')
-  for header in "${headers[@]}"; do
-    case $header in
+  for line in "${headers[@]}"; do
+    case $line in
       [Cc]ontent-[Tt]ype:*) has_type=yes ;;
     esac
-    case $header in
-      *:) arguments+=(-H "${header%:};") ;;
-      *) arguments+=(-H "$header") ;;
+    case $line in
+      # So curl wants a header without a value.
+      *:) arguments+=(-H "${line%:};") ;;
+      *) arguments+=(-H "$line") ;;
     esac
   done
   [ -n "$has_type" ] || arguments+=(-H 'Content-Type:')
@@ -96,7 +97,7 @@ slow() { # slow NUMBER NAME REQUEST PIECES PAUSE: the body in pieces
 }
 
 http2() { # http2 NUMBER NAME REQUEST…: on one connection
-  local all=() names=() pids= at
+  local all=() names=() pids='' at
   while [ $# -gt 0 ]; do
     "$3"
     curl_arguments
@@ -122,9 +123,9 @@ http2() { # http2 NUMBER NAME REQUEST…: on one connection
 }
 
 raw() { # the bytes of the request; raw close asks for the end of the connection after it
-  local header
+  local line
   printf '%s %s HTTP/1.1\r\nHost: %s\r\n' "$method" "$path" "$authority"
-  for header in "${headers[@]}"; do printf '%s\r\n' "$header"; done
+  for line in "${headers[@]}"; do printf '%s\r\n' "$line"; done
   case $method in
     POST | PUT | PATCH) printf 'Content-Length: %d\r\n' "$(wc -c <"$body")" ;;
     *) [ -s "$body" ] && printf 'Content-Length: %d\r\n' "$(wc -c <"$body")" ;;

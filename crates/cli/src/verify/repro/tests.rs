@@ -434,3 +434,32 @@ async fn a_script_of_hostile_texts_is_still_a_script() {
     assert_eq!(std::fs::read(directory.path().join("sent.3")).unwrap(), odd.body);
     assert!(super::script(&sample.card.findings[0], &setup(None)).is_none(), "it passed");
 }
+
+#[test]
+fn a_script_has_the_functions_it_needs_and_no_others() {
+    let race =
+        script(&race("http://127.0.0.1:9/", Some(2)), &setup(Some(([127, 0, 0, 1], 9).into()))).unwrap();
+    for (function, is_there) in [
+        ("call", true),
+        ("effects", true),
+        ("count", true),
+        ("fresh", true),
+        ("cut_off", false),
+        ("pipelined", false),
+    ] {
+        assert_eq!(race.contains(&format!("\n{function}() {{")), is_there, "{function}\n{race}");
+    }
+    let whole = FRAME.matches("() {").count();
+    let parts = FRAME.split("\n\n").filter_map(defined).count();
+    assert_eq!(whole, parts, "one function in each part of the frame");
+}
+
+#[test]
+fn each_failure_has_a_script_that_can_be_run() {
+    let (sample, directory) = (samples::hostile(), tempfile::tempdir().unwrap());
+    let scripts = keep(&sample.card, &setup(None), &directory.path().join("new/place")).unwrap();
+    let path = directory.path().join("new/place/race.sh");
+    assert_eq!(scripts, BTreeMap::from([("race", path.clone())]));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions());
+    assert_eq!(mode & 0o111, 0o111);
+}
