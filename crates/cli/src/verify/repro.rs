@@ -53,6 +53,7 @@ pub(crate) fn script(finding: &Finding, setup: &Setup) -> Option<String> {
     play.write(&mut own);
     let patience = setup.answer_max.as_secs().max(1).to_string();
     let rounds = play.rounds().to_string();
+    script.push('\n');
     script += &frame(&own).replace("@PATIENCE@", &patience).replace("@ROUNDS@", &rounds);
     script += &own;
     Some(script)
@@ -473,7 +474,7 @@ for ((round = 1; round <= rounds; round++)); do
   names
   printf 'round %d of %d\n' "$round" "$rounds"
   play
-  ls "$work" | grep -q '\.head$' && answered=yes
+  for head in "$work"/*.head; do [ ! -e "$head" ] || answered=yes; done
   judge
   if [ -n "$flaw" ]; then
     printf 'the flaw shows: %s\n' "$flaw"

@@ -170,18 +170,13 @@ impl Names {
 
     /// One header line.
     pub(super) fn header(&self, name: &str, value: &[u8], key_header: &str) -> String {
-        let mut start = name.as_bytes().to_vec();
-        start.extend_from_slice(if value.is_empty() { b":" } else { b": " });
-        let start = quote(&start);
         let secret = self.secrets.iter().find(|(_, _, there, known)| there == name && known == value);
-        match secret {
-            Some((variable, ..)) => format!("{start}\"${variable}\""),
-            None if value.is_empty() => start,
-            None if name.eq_ignore_ascii_case(key_header) => {
-                format!("{start}{}", replaced(value, &self.keys))
-            }
-            None => format!("{start}{}", self.word(value)),
+        if let Some((variable, ..)) = secret {
+            return format!("{}\"${variable}\"", quote(format!("{name}: ").as_bytes()));
         }
+        let mark = if value.is_empty() { ":" } else { ": " };
+        let line = [name.as_bytes(), mark.as_bytes(), value].concat();
+        replaced(&line, if name.eq_ignore_ascii_case(key_header) { &self.keys } else { &self.tags })
     }
 
     /// An address without its secrets.
@@ -341,7 +336,7 @@ mod tests {
         assert_eq!(names.word(&two.body), "'{\"amount\":2000,\"reference\":\"'\"$TAG_3\"'\"}'");
         let header = |value: &[u8]| names.header("Idempotency-Key", value, "idempotency-key");
         assert_eq!(header(b"k-4f9c2d11-7"), "'Idempotency-Key: '\"$KEY_1\"");
-        assert_eq!(header(b"\"k-4f9c2d11-7\""), "'Idempotency-Key: ''\"'\"$KEY_1\"'\"'");
+        assert_eq!(header(b"\"k-4f9c2d11-7\""), "'Idempotency-Key: \"'\"$KEY_1\"'\"'");
         assert!(names.made.contains(&"KEY_1=k-$(fresh 8)-7".to_owned()), "{:?}", names.made);
         assert_eq!(names.variable("t-4f-1"), Some("TAG_1"));
     }
