@@ -5,6 +5,9 @@
 //! judges what was seen, and the scorecard says so in every form people and machines read.
 
 mod profile;
+mod progress;
+mod report;
+mod repro;
 mod scenario;
 mod scorecard;
 mod setup;
