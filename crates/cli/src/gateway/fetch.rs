@@ -128,6 +128,16 @@ impl Http {
         })
     }
 
+    /// Sends a request and gives back what came, within this time.
+    pub(crate) fn send(&self, request: Request<Bytes>, limit: Duration) -> Boxed<Result<Fetched, Failed>> {
+        let http = self.clone();
+        let (head, body) = request.into_parts();
+        Box::pin(async move {
+            let work = http.exchange(head.method, head.uri, head.headers, body);
+            http.within(limit, work).await
+        })
+    }
+
     async fn exchange(
         &self,
         method: Method,

@@ -25,7 +25,7 @@ pub(crate) mod tenant;
 mod tests;
 pub(crate) mod trace;
 pub(crate) mod unknowns;
-mod upstream;
+pub(crate) mod upstream;
 
 use std::path::Path;
 use std::process::ExitCode;
