@@ -19,6 +19,9 @@ const CHECKS: &str = "Checks";
 const REPORTS: &str = "Reports";
 const MODES: &str = "Instead of a run";
 
+/// Flags that name a file with the whole request in it.
+const FILES: [&str; 3] = ["curl", "http", "openapi"];
+
 /// The widest race that can be asked for.
 const RACE_MAX: u64 = 1000;
 
@@ -66,16 +69,19 @@ pub(crate) struct Arguments {
 #[derive(Args)]
 pub(super) struct Request {
     /// Where the request goes
-    #[arg(conflicts_with_all = ["curl", "http", "openapi"], help_heading = REQUEST)]
+    #[arg(conflicts_with_all = FILES, help_heading = REQUEST)]
     pub(super) url: Option<String>,
     /// Its method [default: POST]
-    #[arg(short = 'X', long = "request", value_name = "METHOD", requires = "url", help_heading = REQUEST)]
+    #[arg(short = 'X', long = "request", value_name = "METHOD", help_heading = REQUEST)]
+    #[arg(requires = "url", conflicts_with_all = FILES)]
     method: Option<String>,
     /// A header, also beside a file; may be repeated
-    #[arg(short = 'H', long, value_name = "NAME: VALUE", value_parser = inputs::header, help_heading = REQUEST)]
+    #[arg(short = 'H', long, value_name = "NAME: VALUE", help_heading = REQUEST)]
+    #[arg(value_parser = inputs::header)]
     pub(super) header: Vec<(String, String)>,
     /// Its body, or @FILE
-    #[arg(short = 'd', long, value_name = "BODY|@FILE", requires = "url", help_heading = REQUEST)]
+    #[arg(short = 'd', long, value_name = "BODY|@FILE", help_heading = REQUEST)]
+    #[arg(requires = "url", conflicts_with_all = FILES)]
     data: Option<String>,
     /// A file with a curl command, or - for the input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["http", "openapi"], help_heading = REQUEST)]
@@ -121,13 +127,16 @@ impl Request {
 #[derive(Args)]
 pub(super) struct Counting {
     /// Answers how many effects {tag} had: a number, or JSON
-    #[arg(long, value_name = "URL", conflicts_with_all = ["count_command", "provider"], help_heading = COUNTING)]
+    #[arg(long, value_name = "URL", help_heading = COUNTING)]
+    #[arg(conflicts_with_all = ["count_command", "provider"])]
     pub(super) count_url: Option<String>,
     /// Where the number is in the JSON; a list counts by its length
-    #[arg(long, value_name = "POINTER", requires = "count_url", value_parser = pointer, help_heading = COUNTING)]
+    #[arg(long, value_name = "POINTER", requires = "count_url", help_heading = COUNTING)]
+    #[arg(value_parser = pointer)]
     pub(super) count_pointer: Option<String>,
     /// A header for --count-url; may be repeated
-    #[arg(long, value_name = "NAME: VALUE", requires = "count_url", value_parser = inputs::header, help_heading = COUNTING)]
+    #[arg(long, value_name = "NAME: VALUE", requires = "count_url", help_heading = COUNTING)]
+    #[arg(value_parser = inputs::header)]
     pub(super) count_header: Vec<(String, String)>,
     /// Prints how many effects $SEMEL_TAG had
     #[arg(long, value_name = "COMMAND", conflicts_with = "provider", help_heading = COUNTING)]
@@ -178,7 +187,8 @@ pub(super) struct Commands {
 #[derive(Args)]
 pub(super) struct Limits {
     /// Clients in the widest race, up to 1000
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(2..=RACE_MAX), help_heading = LIMITS)]
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = LIMITS)]
+    #[arg(value_parser = clap::value_parser!(u64).range(2..=RACE_MAX))]
     pub(super) race: u64,
     /// After this keys are forgotten: waits for it, and checks
     #[arg(long, value_name = "DURATION", value_parser = value::duration, help_heading = LIMITS)]
@@ -187,13 +197,16 @@ pub(super) struct Limits {
     #[arg(long, value_name = "N", help_heading = LIMITS)]
     pub(super) seed: Option<u64>,
     /// Most requests sent
-    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..), help_heading = LIMITS)]
+    #[arg(long, value_name = "N", default_value_t = 20_000, help_heading = LIMITS)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) requests_max: u64,
     /// Longest run
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = value::duration, help_heading = LIMITS)]
+    #[arg(long, value_name = "DURATION", default_value = "10m", help_heading = LIMITS)]
+    #[arg(value_parser = value::duration)]
     pub(super) time_max: Duration,
     /// Longest wait for one answer
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = value::duration, help_heading = LIMITS)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", help_heading = LIMITS)]
+    #[arg(value_parser = value::duration)]
     pub(super) answer_max: Duration,
 }
 
@@ -242,7 +255,8 @@ pub(super) struct Modes {
     #[arg(long, value_name = "DURATION|N", help_heading = MODES)]
     pub(super) every: Option<String>,
     /// Rounds of --canary [default: without end]
-    #[arg(long, value_name = "N", requires = "canary", value_parser = clap::value_parser!(u64).range(1..), help_heading = MODES)]
+    #[arg(long, value_name = "N", requires = "canary", help_heading = MODES)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) times: Option<u64>,
     /// --canary goes on after a failure
     #[arg(long, requires = "canary", help_heading = MODES)]

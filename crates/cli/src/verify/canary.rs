@@ -14,7 +14,7 @@ use super::profile::Profile;
 use super::safety::Secrets;
 use super::setup::Setup;
 use super::template;
-use crate::gateway::fetch::Http;
+use crate::gateway::fetch::{Failed, Http};
 
 /// The widest race of a round.
 const RACE_MAX: usize = 8;
@@ -95,7 +95,11 @@ impl Canary {
         let key_header = &self.setup.profile.key_header;
         let request = self.setup.template.tagged(tag).with(key_header, format!("canary-{tag}"));
         let answer = self.http.send(outgoing(request)?, self.setup.answer_max).await;
-        let answer = answer.map_err(|error| format!("no answer: {error}"))?;
+        let answer = answer.map_err(|error| match error {
+            // It would show the URL.
+            Failed::Address(_) => "the URL cannot be sent".to_owned(),
+            other => format!("no answer: {other}"),
+        })?;
         Ok(Answer { status: answer.status.as_u16(), body: answer.body })
     }
 

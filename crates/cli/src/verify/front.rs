@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn the_end_of_a_head_is_found_across_writes() {
         let mut passing = Passing::Head { seen: 0, body: 2 };
-        let mut out = Vec::new();
+        let mut out: Vec<u8> = Vec::new();
         for piece in ["HTTP/1.1 200 OK\r", "\n\r", "\nab", "cd"] {
             let allowed = passing.allowed(piece.as_bytes());
             out.extend(&piece.as_bytes()[..allowed]);

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use anyhow::{Context, anyhow, bail};
-use indicatif::{ProgressBar, ProgressStyle};
 use semel::runtime::Tokio;
 use tokio::net::TcpListener;
 
@@ -36,8 +35,8 @@ use arguments::{Modes, Reports};
 use canary::{Canary, Plan};
 use front::Front;
 use prepare::Prepared;
-use scorecard::{About, Finding, Scorecard, Verdict};
-use setup::{Setup, Watch};
+use scorecard::{About, Scorecard};
+use setup::Setup;
 
 use crate::config::value;
 use crate::gateway::fetch::{self, Http};
@@ -86,7 +85,7 @@ async fn mode(arguments: Arguments) -> anyhow::Result<u8> {
         let failed = Canary { setup, http, secrets }.run(&plan, &mut |line| println!("{line}")).await;
         return Ok(if failed == 0 { HOLDS } else { BROKEN });
     }
-    let scorecard = play(&setup, &Progress::new(&setup)?).await?;
+    let scorecard = play(&setup).await?;
     report(&scorecard, &setup, &arguments.reports)?;
     Ok(code(&scorecard, arguments.checks.strict))
 }
@@ -97,7 +96,7 @@ fn checks() -> Vec<About> {
 }
 
 /// Plays all checks.
-async fn play(_setup: &Setup, _watch: &dyn Watch) -> anyhow::Result<Scorecard> {
+async fn play(_setup: &Setup) -> anyhow::Result<Scorecard> {
     bail!("this build has no checks; --canary, --front and --provider work without them")
 }
 
@@ -193,45 +192,11 @@ async fn provide(arguments: &Arguments, http: &Http) -> anyhow::Result<u8> {
     Ok(HOLDS)
 }
 
-/// Shows how far a run is, where somebody looks.
-struct Progress {
-    bar: ProgressBar,
-}
-
-impl Progress {
-    fn new(setup: &Setup) -> anyhow::Result<Self> {
-        let bar = ProgressBar::new(0).with_prefix(setup.profile.name.clone());
-        bar.set_style(
-            ProgressStyle::with_template("{prefix} {wide_bar} {pos}/{len} {msg}").context("a bar")?,
-        );
-        Ok(Self { bar })
-    }
-}
-
-impl Watch for Progress {
-    fn began(&self, about: &About, at: usize, of: usize) {
-        self.bar.set_length(of as u64);
-        self.bar.set_position(at as u64);
-        self.bar.set_message(about.id);
-    }
-
-    fn ended(&self, finding: &Finding) {
-        if let Verdict::Fail { what, .. } = &finding.verdict {
-            self.bar.println(format!("{}: {what}", finding.about.id));
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use scenario::{Scenario, Seen};
+    use scorecard::{Finding, Verdict};
     use std::time::{Duration, SystemTime};
 
     const REPLAY: About =

@@ -190,14 +190,16 @@ pub(super) async fn provider(counting: &Counting, http: &Http) -> Result<Option<
 fn notes(template: &Template, is_counted: bool) -> Result<Vec<String>, String> {
     if is_counted && !template.has_tag() {
         return Err(format!(
-            "effects are to be counted, but {TAG} is nowhere in the request; put it where the service passes it on \
-             (a reference, a description, a path), or give --tag-at POINTER"
+            "effects are to be counted, but {TAG} is nowhere in the request; put it where the service \
+             passes it on (a reference, a description, a path), or give --tag-at POINTER"
         ));
     }
     let mut notes = Vec::new();
     if !is_counted {
         notes.push(
-            "effects are not counted, so only answers can be judged; give --count-url, --count-command or --provider".into(),
+            "effects are not counted, so only answers can be judged; give --count-url, --count-command or \
+             --provider"
+                .into(),
         );
     }
     if matches!(template.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE") {

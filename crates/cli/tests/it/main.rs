@@ -8,3 +8,4 @@ mod engines;
 mod gateway;
 mod keys;
 mod reconcile;
+mod verify;

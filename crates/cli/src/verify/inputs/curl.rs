@@ -237,7 +237,8 @@ impl<'a> Command<'a> {
     fn cookie(&mut self, value: String) -> Result<(), String> {
         if !value.contains('=') {
             return Err(format!(
-                "curl's -b {value} reads cookies from a file, which is not understood here; write -b 'name=value'"
+                "curl's -b {value} reads cookies from a file, which is not understood here; \
+                 write -b 'name=value'"
             ));
         }
         self.headers.push(("Cookie".into(), value));

@@ -130,7 +130,8 @@ impl Values<'_> {
                     .ok_or_else(|| format!("it uses ${wanted}, which is not set in the environment"))
             }
             (Some(dynamic), _) if dynamic.starts_with('$') => Err(format!(
-                "`{{{{{name}}}}}` would be another value in every request; write one, or {TAG} for one per operation"
+                "`{{{{{name}}}}}` would be another value in every request; write one, or {TAG} for one per \
+                 operation"
             )),
             _ => {
                 let near = suggestion(name, self.variables.keys().map(String::as_str));

@@ -110,7 +110,11 @@ pub(super) fn target(url: &str) -> Result<(String, Option<(String, String)>), St
     // Never with what stood before the host: it can be a password.
     let wrong = || format!("`{scheme}://{host}` is not where a request can go; write http://HOST:PORT/PATH");
     let uri: Uri = url.replace(TAG, "t-0").parse().map_err(|_| wrong())?;
-    if !matches!(uri.scheme_str(), Some("http" | "https")) || uri.host().is_none_or(str::is_empty) {
+    // A port that is no number is part of an authority, too.
+    let is_port_wrong =
+        uri.port_u16().is_none() && uri.host() != uri.authority().map(|authority| authority.as_str());
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    if !is_http || is_port_wrong || uri.host().is_none_or(str::is_empty) {
         return Err(wrong());
     }
     Ok((url, credentials))

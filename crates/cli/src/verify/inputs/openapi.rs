@@ -479,7 +479,7 @@ components:
         let draft = read(API, "putForm", Some("http://127.0.0.1:1/")).unwrap();
         assert_eq!(
             (draft.url.as_str(), draft.body.as_slice()),
-            ("http://127.0.0.1:1/forms", b"reference=r%20{tag}&amount=5".as_slice())
+            ("http://127.0.0.1:1/forms", b"amount=5&reference=r%20{tag}".as_slice())
         );
         let draft = read(API, "POST /examples", None).unwrap();
         assert_eq!(draft.body, br#"{"a":[1,"{tag}"]}"#);

@@ -39,7 +39,10 @@ impl Reader<'_> {
                 ';' | '&' => {
                     words.extend(word.take());
                     self.nothing_more().map_err(|_| {
-                        format!("an unquoted `{next}` ends a shell command; put the URL in quotes, and give one command")
+                        format!(
+                            "an unquoted `{next}` ends a shell command; put the URL in quotes, and give \
+                             one command"
+                        )
                     })?;
                     break;
                 }

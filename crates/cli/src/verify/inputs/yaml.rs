@@ -167,7 +167,8 @@ mod tests {
     #[test]
     fn plain_words_are_values_of_the_core_schema() {
         let read = read(
-            "a: 1\nb: -2\nc: 1.5\nd: yes\ne: 'true'\nf: true\ng:\nh: 2024-01-02\ni: !!str 7\nj: inf\nk: 0x1f\n200: ok\nl: +3\nm: 1e3\nn: '+1'\n",
+            "a: 1\nb: -2\nc: 1.5\nd: yes\ne: 'true'\nf: true\ng:\nh: 2024-01-02\n\
+             i: !!str 7\nj: inf\nk: 0x1f\n200: ok\nl: +3\nm: 1e3\nn: '+1'\n",
         );
         let expected = json!({"a":1,"b":-2,"c":1.5,"d":"yes","e":"true","f":true,"g":null,"h":"2024-01-02",
             "i":"7","j":"inf","k":31,"200":"ok","l":3,"m":1000.0,"n":"+1"});
