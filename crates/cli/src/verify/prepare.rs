@@ -42,7 +42,10 @@ pub(super) async fn prepare(
         .source()
         .ok_or("there is nothing to check: give a URL, or a request with --curl, --http or --openapi")?;
     let given = &arguments.request;
-    let template = inputs::read(&source, &given.header, &profile.key_header, given.tag_at.as_deref())?;
+    let headers = inputs::headers("--header", &given.header)?;
+    let other_tenant = inputs::headers("--other-tenant", &arguments.more.other_tenant)?;
+    let count_headers = inputs::headers("--count-header", &arguments.counting.count_header)?;
+    let template = inputs::read(&source, &headers, &profile.key_header, given.tag_at.as_deref())?;
     for wanted in arguments.checks.only.iter().chain(&arguments.checks.skip) {
         known(wanted, checks)?;
     }
@@ -66,10 +69,10 @@ pub(super) async fn prepare(
     let (host, port) = safety::host_and_port(&template.url).ok_or("the URL has no host")?;
     reach(&host, port).await?;
 
-    let headers = template.headers.iter().chain(&more.other_tenant).chain(&arguments.counting.count_header);
+    let headers = template.headers.iter().chain(&other_tenant).chain(&count_headers);
     let seen = [Some(&template), other_route.as_ref()].into_iter().flatten().map(|one| one.url.as_str());
     let secrets = Secrets::of(headers, seen, &profile.key_header);
-    let effects = counter(&arguments.counting, http, &secrets).await?;
+    let effects = counter(&arguments.counting, count_headers, http, &secrets).await?;
     let notes = notes(&template, effects.is_some())?;
     let commands = &arguments.commands;
     let hooks = Shell(Arc::new(hooks::Commands {
@@ -86,7 +89,7 @@ pub(super) async fn prepare(
     let setup = Setup {
         template,
         profile,
-        other_tenant: more.other_tenant.clone(),
+        other_tenant,
         other_route,
         other_method,
         failing,
@@ -152,11 +155,11 @@ pub(super) async fn reach(host: &str, port: u16) -> Result<(), String> {
 
 async fn counter(
     counting: &Counting,
+    headers: Vec<(String, String)>,
     http: &Http,
     secrets: &Secrets,
 ) -> Result<Option<Arc<dyn Effects>>, String> {
     if let Some(url) = &counting.count_url {
-        let headers = counting.count_header.clone();
         let counter = CountUrl::new(http.clone(), url, counting.count_pointer.clone(), headers)?;
         return Ok(Some(Arc::new(counter)));
     }

@@ -73,6 +73,12 @@ fn what_cannot_be_checked_is_refused_with_a_sentence_and_two() {
             "number of answers",
         ),
         (&[], "nothing to check"),
+        (&["http://127.0.0.1:1/", "-H", "Bearer s3cret"], "--header: a header is written"),
+        (&["http://127.0.0.1:1/", "--other-tenant", "X-Token: s3cret\r\n"], "cannot be reached"),
+        (
+            &["http://127.0.0.1:1/", "--other-tenant", "X-Token: s3\r\ncret"],
+            "X-Token has a control character",
+        ),
         (&["http://127.0.0.1:1/", "--race", "5000"], "1000"),
     ] {
         let output = verify(arguments);

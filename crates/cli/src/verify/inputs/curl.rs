@@ -224,9 +224,8 @@ impl<'a> Command<'a> {
             self.headers.push((name.to_owned(), String::new()));
             return Ok(());
         }
-        let (name, value) = text
-            .split_once(':')
-            .ok_or_else(|| format!("curl's -H is written 'Name: value', not {text:?}"))?;
+        let (name, value) =
+            text.split_once(':').ok_or("curl's -H is written 'Name: value', and here one has no colon")?;
         match value.trim() {
             "" => self.removed.push(name.trim().to_owned()),
             value => self.headers.push((name.trim().to_owned(), value.to_owned())),
@@ -236,10 +235,9 @@ impl<'a> Command<'a> {
 
     fn cookie(&mut self, value: String) -> Result<(), String> {
         if !value.contains('=') {
-            return Err(format!(
-                "curl's -b {value} reads cookies from a file, which is not understood here; \
+            return Err("curl's -b FILE reads cookies from a file, which is not understood here; \
                  write -b 'name=value'"
-            ));
+                .into());
         }
         self.headers.push(("Cookie".into(), value));
         Ok(())
@@ -398,7 +396,7 @@ mod tests {
             ("curl -sT up http://h/", "-T"),
             ("curl --aws-sigv4 x http://h/", "--aws-sigv4"),
             ("curl http://h/ --next http://i/", "--next"),
-            ("curl -b jar.txt http://h/", "jar.txt"),
+            ("curl -b jar.txt http://h/", "-b FILE"),
             ("curl http://h/ http://i/", "two URLs"),
             ("curl -d", "-d"),
             ("curl -d x", "no URL"),

@@ -201,8 +201,13 @@ fn check_header(name: &str, value: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads `Name: value`, for flags.
-pub(super) fn header(text: &str) -> Result<(String, String), String> {
+/// Reads the headers of a flag.
+pub(super) fn headers(flag: &str, texts: &[String]) -> Result<Vec<(String, String)>, String> {
+    texts.iter().map(|text| header(text).map_err(|said| format!("{flag}: {said}"))).collect()
+}
+
+/// Reads `Name: value`. The text is not repeated: it can be a secret.
+fn header(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once(':').ok_or("a header is written 'Name: value'")?;
     let (name, value) = (name.trim(), value.trim());
     check_header(name, value)?;
@@ -341,5 +346,24 @@ mod tests {
         let missing = Source::Curl(place.path().join("none.sh"));
         assert!(read_plain(&missing, &[]).unwrap_err().contains("none.sh"));
         assert!(data("@/none/such").unwrap_err().contains("/none/such"));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_text_brings_a_reader_down(text in "[\\PC\\n\"'\\\\$#{}<>@:|&? -]{0,80}") {
+            let none = |_: &str| None;
+            let here = Path::new(".");
+            let _ = curl::read(&format!("curl {text}"), here, &none);
+            let _ = http_file::read(&text, None, here, &none);
+            let _ = http_file::read(&format!("@a={text}\nPOST http://h/{{{{a}}}}\nx:{text}\n\n{text}"), None, here, &none);
+            let _ = openapi::read(&text, "x", None);
+            let _ = yaml::read(&text);
+            let _ = header(&text);
+            let _ = with_tag(br#"{"a":[1]}"#, &text);
+            if let Ok((url, _)) = target(&text) {
+                proptest::prop_assert!(super::super::safety::host_and_port(&url).is_some(), "{url}");
+            }
+            let _ = super::super::safety::url_shown(&text);
+        }
     }
 }
