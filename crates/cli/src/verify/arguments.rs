@@ -68,7 +68,7 @@ pub(crate) struct Arguments {
 
 #[derive(Args)]
 pub(super) struct Request {
-    /// Where the request goes
+    /// Where the request goes; {tag} may stand in it
     #[arg(conflicts_with_all = FILES, help_heading = REQUEST)]
     pub(super) url: Option<String>,
     /// Its method [default: POST]
@@ -90,16 +90,18 @@ pub(super) struct Request {
     #[arg(long, value_name = "FILE", conflicts_with = "openapi", help_heading = REQUEST)]
     http: Option<PathBuf>,
     /// Which request of the .http file
-    #[arg(long, requires = "http", help_heading = REQUEST)]
+    #[arg(long, requires = "http", conflicts_with_all = ["url", "curl", "openapi"], help_heading = REQUEST)]
     name: Option<String>,
     /// An OpenAPI 3 description, JSON or YAML
     #[arg(long, value_name = "FILE", requires = "operation", help_heading = REQUEST)]
     openapi: Option<PathBuf>,
     /// Its operation: an operationId, or 'POST /path'
-    #[arg(long, value_name = "ID", requires = "openapi", help_heading = REQUEST)]
+    #[arg(long, value_name = "ID", help_heading = REQUEST)]
+    #[arg(requires = "openapi", conflicts_with_all = ["url", "curl", "http"])]
     operation: Option<String>,
     /// Where the described service is [default: its first server]
-    #[arg(long, value_name = "URL", requires = "openapi", help_heading = REQUEST)]
+    #[arg(long, value_name = "URL", help_heading = REQUEST)]
+    #[arg(requires = "openapi", conflicts_with_all = ["url", "curl", "http"])]
     server: Option<String>,
     /// Put {tag} there in a JSON body
     #[arg(long, value_name = "POINTER", value_parser = pointer, help_heading = REQUEST)]
@@ -140,7 +142,7 @@ pub(super) struct Counting {
     /// Prints how many effects $SEMEL_TAG had
     #[arg(long, value_name = "COMMAND", conflicts_with = "provider", help_heading = COUNTING)]
     pub(super) count_command: Option<String>,
-    /// Listen here as the provider behind the service, and count what it gets; alone, without a run
+    /// Listen here as the provider behind the service and count what it gets; without a request, until Ctrl-C
     #[arg(long, value_name = "ADDRESS:PORT", help_heading = COUNTING)]
     pub(super) provider: Option<SocketAddr>,
     /// The real provider, which --provider passes requests on to
@@ -165,6 +167,12 @@ pub(super) struct More {
     /// A body the service refuses after it took the key: its error must be replayed, too
     #[arg(long, value_name = "BODY|@FILE", help_heading = MORE)]
     pub(super) failing_data: Option<String>,
+    /// A body that takes longer than the service or its gateway waits: its effect comes late
+    #[arg(long, value_name = "BODY|@FILE", help_heading = MORE)]
+    pub(super) slow_data: Option<String>,
+    /// Where a request takes so long [default: the same URL]
+    #[arg(long, value_name = "URL", help_heading = MORE)]
+    pub(super) slow_url: Option<String>,
 }
 
 #[derive(Args)]
@@ -344,6 +352,8 @@ mod tests {
             &["--openapi", "g"],
             &["--curl", "f", "-d", "x"],
             &["--name", "x", "http://h/"],
+            &["--server", "x", "http://h/"],
+            &["--operation", "x", "--curl", "f"],
             &["http://h/", "--count-url", "u", "--count-command", "c"],
             &["http://h/", "--count-pointer", "/a"],
             &["http://h/", "--count-url", "u", "--count-pointer", "a"],

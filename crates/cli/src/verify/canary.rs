@@ -235,6 +235,7 @@ mod tests {
             other_route: None,
             other_method: None,
             failing: None,
+            slow: None,
             effects: Some(Arc::new(provider)),
             hooks: Arc::new(Shell(Arc::new(Commands::default()))),
             seed: 7,

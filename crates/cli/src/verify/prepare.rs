@@ -6,7 +6,7 @@ use std::time::Duration;
 use semel::Nonce;
 use tokio::net::TcpStream;
 
-use super::arguments::{Arguments, Counting};
+use super::arguments::{Arguments, Counting, More};
 use super::count::{CountCommand, CountUrl};
 use super::hooks::{self, Shell};
 use super::inputs;
@@ -49,20 +49,11 @@ pub(super) async fn prepare(
     for wanted in arguments.checks.only.iter().chain(&arguments.checks.skip) {
         known(wanted, checks)?;
     }
-    let more = &arguments.more;
-    let other_route =
-        more.other_route.as_deref().map(|url| other_route(&template, url, more.other_route_data.as_deref()));
-    let other_route = other_route.transpose()?;
-    let other_method = more.other_method.clone();
-    if let Some(method) =
-        other_method.as_deref().filter(|method| http::Method::from_bytes(method.as_bytes()).is_err())
-    {
-        return Err(format!("--other-method `{method}` is not a method"));
-    }
-    let failing = more.failing_data.as_deref().map(inputs::data).transpose()?;
-    let failing = failing.map(|body| Template { body, ..template.clone() });
+    let others = Others::of(&template, &arguments.more)?;
+    let urls = || [Some(&template), others.route.as_ref(), others.slow.as_ref()].into_iter().flatten();
+    let urls = || urls().map(|request| request.url.as_str());
     if !arguments.i_own_this_target {
-        for url in urls(&template, other_route.as_ref(), &arguments.counting) {
+        for url in urls().map(str::to_owned).chain(asked(&arguments.counting)) {
             safety::only_this_machine(&url).await?;
         }
     }
@@ -70,8 +61,7 @@ pub(super) async fn prepare(
     reach(&host, port).await?;
 
     let headers = template.headers.iter().chain(&other_tenant).chain(&count_headers);
-    let seen = [Some(&template), other_route.as_ref()].into_iter().flatten().map(|one| one.url.as_str());
-    let secrets = Secrets::of(headers, seen, &profile.key_header);
+    let secrets = Secrets::of(headers, urls(), &profile.key_header);
     let effects = counter(&arguments.counting, count_headers, http, &secrets).await?;
     let notes = notes(&template, effects.is_some())?;
     let commands = &arguments.commands;
@@ -90,9 +80,10 @@ pub(super) async fn prepare(
         template,
         profile,
         other_tenant,
-        other_route,
-        other_method,
-        failing,
+        other_route: others.route,
+        other_method: others.method,
+        failing: others.failing,
+        slow: others.slow,
         effects,
         hooks: Arc::new(hooks),
         seed: limits.seed.unwrap_or_else(random_seed),
@@ -122,7 +113,35 @@ fn known(wanted: &str, checks: &[About]) -> Result<(), String> {
     Err(format!("no check or family is called `{wanted}`{near}; --list prints them"))
 }
 
-fn other_route(template: &Template, url: &str, data: Option<&str>) -> Result<Template, String> {
+/// Requests beside the one under test.
+struct Others {
+    route: Option<Template>,
+    method: Option<String>,
+    failing: Option<Template>,
+    slow: Option<Template>,
+}
+
+impl Others {
+    fn of(template: &Template, more: &More) -> Result<Self, String> {
+        let method = more.other_method.clone();
+        let is_method = |method: &String| http::Method::from_bytes(method.as_bytes()).is_ok();
+        if let Some(method) = method.as_ref().filter(|method| !is_method(method)) {
+            return Err(format!("--other-method `{method}` is not a method"));
+        }
+        let route = more.other_route.as_deref();
+        let route = route.map(|url| elsewhere(template, url, more.other_route_data.as_deref()));
+        let failing = more.failing_data.as_deref();
+        let failing = failing.map(|data| elsewhere(template, &template.url, Some(data)));
+        let slow = match (more.slow_url.as_deref(), more.slow_data.as_deref()) {
+            (None, None) => None,
+            (url, data) => Some(elsewhere(template, url.unwrap_or(&template.url), data)),
+        };
+        Ok(Self { route: route.transpose()?, method, failing: failing.transpose()?, slow: slow.transpose()? })
+    }
+}
+
+/// The same request to another URL, perhaps with another body.
+fn elsewhere(template: &Template, url: &str, data: Option<&str>) -> Result<Template, String> {
     let (url, credentials) = inputs::target(url)?;
     let mut headers = template.headers.clone();
     if let Some(credentials) = credentials {
@@ -133,13 +152,10 @@ fn other_route(template: &Template, url: &str, data: Option<&str>) -> Result<Tem
     Ok(Template { method: template.method.clone(), url, headers, body })
 }
 
-/// Wherever requests of a run go.
-fn urls(template: &Template, other_route: Option<&Template>, counting: &Counting) -> Vec<String> {
-    let mut urls = vec![template.url.clone()];
-    urls.extend(other_route.map(|other| other.url.clone()));
+/// Where else requests of a run go.
+fn asked(counting: &Counting) -> Vec<String> {
     let asked = [&counting.count_url, &counting.record_to].into_iter().flatten();
-    urls.extend(asked.filter_map(|url| Some(inputs::target(url).ok()?.0)));
-    urls
+    asked.filter_map(|url| Some(inputs::target(url).ok()?.0)).collect()
 }
 
 pub(super) async fn reach(host: &str, port: u16) -> Result<(), String> {
@@ -212,4 +228,84 @@ fn notes(template: &Template, is_counted: bool) -> Result<Vec<String>, String> {
         ));
     }
     Ok(notes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::client;
+    use crate::verify::scenario::Hook;
+    use clap::Parser;
+    use tokio::net::TcpListener;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    const RACE: About = About { id: "race", family: "Race", rules: &[], must: "" };
+
+    /// Prepares with `URL` standing for a target that accepts connections.
+    async fn prepared(line: &[&str]) -> Result<Prepared, String> {
+        let target = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/pay", target.local_addr().unwrap());
+        let words: Vec<String> = line.iter().map(|word| word.replace("URL", &url)).collect();
+        let line = Line::try_parse_from(std::iter::once("verify".to_owned()).chain(words)).unwrap();
+        prepare(&line.arguments, &[RACE], &client().unwrap()).await
+    }
+
+    #[tokio::test]
+    async fn what_was_said_is_what_a_run_gets() {
+        let place = tempfile::tempdir().unwrap();
+        let body = place.path().join("body");
+        std::fs::write(&body, "{\"from\":\"{tag}\"}").unwrap();
+        let body = format!("@{}", body.display());
+        let words = "URL -X PUT -H X-A:1 --profile stripe --other-tenant X-T:2 --other-route URL/other \
+                     --other-route-data other --other-method PATCH --failing-data bad --slow-url URL?delay=9 \
+                     --kill true --start true --race 7 --expiry 3s --seed 5 --requests-max 6 --time-max 4s \
+                     --answer-max 2s --only RACE --skip race --count-command";
+        let mut line: Vec<&str> = words.split_whitespace().collect();
+        line.extend(["echo 1", "-d", &body]);
+        let Prepared { setup, notes, .. } = prepared(&line).await.unwrap();
+        assert_eq!((setup.template.method.as_str(), notes.len()), ("PUT", 0), "{notes:?}");
+        assert_eq!(setup.template.body, "{\"from\":\"{tag}\"}");
+        assert_eq!(setup.profile.name, "stripe");
+        assert_eq!(setup.other_tenant, [("X-T".to_owned(), "2".to_owned())]);
+        let other = setup.other_route.unwrap();
+        assert!(other.url.ends_with("/pay/other") && other.headers == setup.template.headers);
+        assert_eq!((other.body.as_ref(), other.method.as_str()), (b"other".as_slice(), "PUT"));
+        assert_eq!(setup.other_method.as_deref(), Some("PATCH"));
+        assert_eq!(setup.failing.unwrap().body, "bad");
+        let slow = setup.slow.unwrap();
+        assert!(slow.url.ends_with("?delay=9") && slow.body == setup.template.body);
+        assert_eq!(setup.effects.unwrap().count("t-1").await, Ok(1));
+        assert!(setup.hooks.has(Hook::Kill) && !setup.hooks.has(Hook::StoreStop));
+        assert_eq!((setup.race_max, setup.seed, setup.requests_max), (7, 5, 6));
+        let seconds = [setup.expiry.unwrap(), setup.time_max, setup.answer_max].map(|time| time.as_secs());
+        assert_eq!(seconds, [3, 4, 2]);
+        assert_eq!((setup.only, setup.skip), (vec!["RACE".to_owned()], vec!["race".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn what_would_prove_nothing_is_said_before_anything_is_sent() {
+        let said = prepared(&["URL", "-d", "{}", "--count-command", "echo 1"]).await.err().unwrap();
+        assert!(said.contains("--tag-at"), "{said}");
+        let notes = prepared(&["URL", "-X", "GET"]).await.unwrap().notes;
+        assert!(
+            notes.len() == 2 && notes[0].contains("--count-url") && notes[1].contains("GET"),
+            "{notes:?}"
+        );
+        let said = prepared(&["URL", "--skip", "rac"]).await.err().unwrap();
+        assert!(said.contains("did you mean `race`?"), "{said}");
+        let said = prepared(&["URL", "--other-method", "A B"]).await.err().unwrap();
+        assert!(said.contains("A B"), "{said}");
+    }
+
+    #[tokio::test]
+    async fn seeds_are_random_unless_given() {
+        let (one, other) = (prepared(&["URL"]).await.unwrap(), prepared(&["URL"]).await.unwrap());
+        assert_ne!(one.setup.seed, other.setup.seed);
+        assert!(one.setup.seed < 1 << 53);
+    }
 }
