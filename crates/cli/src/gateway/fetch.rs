@@ -161,7 +161,7 @@ impl Http {
             .map_err(|_| Failed::Address(url.clone()))?;
         *request.headers_mut() = headers;
         let host = HeaderValue::from_str(host).map_err(|_| Failed::Address(url.clone()))?;
-        request.headers_mut().insert(HOST, host);
+        request.headers_mut().entry(HOST).or_insert(host);
         let (head, body) = sender.send_request(request).await.map_err(Failed::Broken)?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Failed::Body)?;
         Ok(Fetched { status: head.status, headers: head.headers, body: body.to_bytes() })

@@ -25,7 +25,6 @@ const OF_CONNECTION: &[&str] = &[
     "connection",
     "content-length",
     "expect",
-    "host",
     "keep-alive",
     "proxy-authorization",
     "proxy-connection",
@@ -171,7 +170,9 @@ fn template(draft: Draft, key_header: &str) -> Result<Template, String> {
     for (name, value) in draft.headers {
         check_header(&name, &value)?;
         let is = |other: &str| name.eq_ignore_ascii_case(other);
-        if !is(key_header) && !OF_CONNECTION.iter().any(|of| is(of)) {
+        // Another host than the URL's is how one of several on a machine is reached.
+        let is_own_host = is("host") && url.split('/').nth(2) == Some(value.as_str());
+        if !is(key_header) && !is_own_host && !OF_CONNECTION.iter().any(|of| is(of)) {
             headers.push((name, value));
         }
     }
@@ -282,9 +283,11 @@ mod tests {
 
     #[test]
     fn the_key_and_what_belongs_to_the_connection_are_left_to_the_checks() {
-        let more = [("idempotency-key", "7"), ("Content-Length", "9"), ("Host", "x"), ("X-A", "1")];
+        let more = [("idempotency-key", "7"), ("Content-Length", "9"), ("Host", "h"), ("X-A", "1")];
         let template = read_plain(&flags("http://h/", "a=1"), &more).unwrap();
         assert_eq!(template.headers, [("X-A".to_owned(), "1".to_owned())]);
+        let other = read_plain(&flags("http://h/", "a=1"), &[("Host", "other")]).unwrap();
+        assert_eq!(other.headers, [("Host".to_owned(), "other".to_owned())]);
     }
 
     #[test]
