@@ -37,6 +37,10 @@ Examples:
 {tag} stands for the name of one operation. It is the same in every retry and differs between
 operations; effects are counted by it.
 
+A profile in a file starts from a built-in and says what differs: base = \"ietf\", key_header = \"X-Key\",
+mismatch = [409], missing_key = \"pass\", replay_marker = \"X-Replayed: yes\" or \"none\". A name that is
+not known is told with the nearest one that is.
+
 Exit codes: 0 all that was checked holds; 1 something does not (with --strict also: something
 could not be shown); 2 used wrongly, refused, or the target cannot be reached.";
 
