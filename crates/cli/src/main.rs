@@ -11,7 +11,6 @@ mod log;
 mod shown;
 mod store;
 mod time;
-#[expect(dead_code, reason = "the checks and reports come with their own modules")]
 mod verify;
 mod written;
 

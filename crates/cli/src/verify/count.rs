@@ -48,10 +48,6 @@ impl CountUrl {
         Ok(Self { http, url, pointer, headers, secrets })
     }
 
-    pub(super) fn url(&self) -> &str {
-        &self.url
-    }
-
     async fn ask(&self, tag: &str) -> Result<u64, String> {
         let shown = safety::url_shown(&self.url);
         let failed = |said: String| format!("effects cannot be counted at {shown}: {said}");

@@ -6,22 +6,32 @@
 
 mod arguments;
 mod canary;
+mod checks;
 mod count;
 mod front;
 mod hooks;
 mod inputs;
+mod json;
 mod prepare;
 mod profile;
+mod progress;
 mod provider;
+mod report;
+mod repro;
+mod runner;
 mod safety;
 mod scenario;
 mod scorecard;
 mod setup;
 mod shell;
+mod shrink;
 mod template;
+mod wire;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -35,6 +45,9 @@ use arguments::{Modes, Reports};
 use canary::{Canary, Plan};
 use front::Front;
 use prepare::Prepared;
+use progress::Progress;
+use report::Report;
+use report::text::Colours;
 use scorecard::{About, Scorecard};
 use setup::Setup;
 
@@ -85,25 +98,42 @@ async fn mode(arguments: Arguments) -> anyhow::Result<u8> {
         let failed = Canary { setup, http, secrets }.run(&plan, &mut |line| println!("{line}")).await;
         return Ok(if failed == 0 { HOLDS } else { BROKEN });
     }
-    let scorecard = play(&setup).await?;
+    let scorecard = play(&setup).await;
     report(&scorecard, &setup, &arguments.reports)?;
     Ok(code(&scorecard, arguments.checks.strict))
 }
 
 /// The checks there are.
 fn checks() -> Vec<About> {
-    Vec::new()
+    checks::all().into_iter().map(|check| check.about).collect()
 }
 
 /// Plays all checks.
-async fn play(_setup: &Setup) -> anyhow::Result<Scorecard> {
-    bail!("this build has no checks; --canary, --front and --provider work without them")
+async fn play(setup: &Setup) -> Scorecard {
+    runner::verify(setup, &Progress::on_stderr()).await
 }
 
 /// Prints the report and writes the files that were asked for.
-fn report(scorecard: &Scorecard, _setup: &Setup, _files: &Reports) -> anyhow::Result<()> {
-    let (passed, failed, not_shown) = scorecard.totals();
-    println!("{passed} passed, {failed} failed, {not_shown} not shown");
+fn report(scorecard: &Scorecard, setup: &Setup, files: &Reports) -> anyhow::Result<()> {
+    let scripts = match &files.repro {
+        Some(directory) => repro::keep(scorecard, setup, directory)
+            .with_context(|| format!("cannot write scripts to {}", directory.display()))?,
+        None => BTreeMap::new(),
+    };
+    let report = Report { card: scorecard, scripts: &scripts };
+    print!("{}", report::text::write(&report, Colours::of(&std::io::stdout())));
+    let forms: [(&Option<PathBuf>, fn(&Report<'_>) -> String); 4] = [
+        (&files.json, report::json::write),
+        (&files.junit, report::junit::write),
+        (&files.sarif, report::sarif::write),
+        (&files.html, report::html::write),
+    ];
+    for (file, write) in forms {
+        if let Some(file) = file {
+            std::fs::write(file, write(&report))
+                .with_context(|| format!("cannot write {}", file.display()))?;
+        }
+    }
     Ok(())
 }
 
