@@ -53,7 +53,7 @@ pub(crate) struct Profile {
 pub(crate) const BUILT_IN: [&str; 3] = ["semel", "ietf", "stripe"];
 
 /// What differs from one answer to the next anywhere.
-const VARYING: [&str; 10] = [
+const VARYING: [&str; 11] = [
     "age",
     "connection",
     "content-length",
@@ -63,6 +63,7 @@ const VARYING: [&str; 10] = [
     "traceparent",
     "tracestate",
     "transfer-encoding",
+    "x-correlation-id",
     "x-request-id",
 ];
 
