@@ -11,7 +11,6 @@ mod log;
 mod shown;
 mod store;
 mod time;
-#[expect(dead_code, reason = "being built")]
 mod verify;
 mod written;
 
@@ -52,6 +51,9 @@ enum Mode {
     CheckConfig(Box<config::check::Arguments>),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
+    /// Prove or break the idempotency of an HTTP API, from outside, by counting effects.
+    #[command(after_help = verify::HELP)]
+    Verify(Box<verify::Arguments>),
 }
 
 #[tokio::main]
@@ -62,6 +64,7 @@ async fn main() -> std::process::ExitCode {
         Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
         Mode::Store(arguments) => store::run(arguments).await,
+        Mode::Verify(arguments) => verify::run(*arguments).await,
     };
     match done {
         Ok(code) => code,

@@ -21,7 +21,7 @@ mod routes;
 mod settings;
 mod show;
 mod tenant;
-mod value;
+pub(crate) mod value;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) use resolve::from_bytes;

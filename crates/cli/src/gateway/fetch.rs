@@ -128,6 +128,16 @@ impl Http {
         })
     }
 
+    /// Sends a request and gives back what came, within this time.
+    pub(crate) fn send(&self, request: Request<Bytes>, limit: Duration) -> Boxed<Result<Fetched, Failed>> {
+        let http = self.clone();
+        let (head, body) = request.into_parts();
+        Box::pin(async move {
+            let work = http.exchange(head.method, head.uri, head.headers, body);
+            http.within(limit, work).await
+        })
+    }
+
     async fn exchange(
         &self,
         method: Method,
@@ -151,7 +161,7 @@ impl Http {
             .map_err(|_| Failed::Address(url.clone()))?;
         *request.headers_mut() = headers;
         let host = HeaderValue::from_str(host).map_err(|_| Failed::Address(url.clone()))?;
-        request.headers_mut().insert(HOST, host);
+        request.headers_mut().entry(HOST).or_insert(host);
         let (head, body) = sender.send_request(request).await.map_err(Failed::Broken)?.into_parts();
         let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await.map_err(Failed::Body)?;
         Ok(Fetched { status: head.status, headers: head.headers, body: body.to_bytes() })

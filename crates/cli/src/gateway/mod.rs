@@ -25,7 +25,7 @@ pub(crate) mod tenant;
 mod tests;
 pub(crate) mod trace;
 pub(crate) mod unknowns;
-mod upstream;
+pub(crate) mod upstream;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -47,6 +47,8 @@ use crate::config::resolved::{self, Gateway, Target};
 use crate::config::{self, Here, Resolved, Shown, check, reload};
 use crate::demo::payments::Payments;
 use door::{Door, Parts};
+
+pub(crate) use upstream::client_config;
 
 /// An error of any kind, as bodies and services have them.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,5 +1,11 @@
 //! What a service promises: the contract its answers are held against.
 
+mod file;
+
+use std::path::Path;
+
+use crate::config::mistake::suggestion;
+
 /// Statuses and names a service uses. What a profile leaves open is not checked, and said to be so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Profile {
@@ -41,4 +47,149 @@ pub(crate) struct Profile {
     pub(crate) headers_vary: Vec<String>,
     /// Headers that must not be replayed, in lower case.
     pub(crate) headers_dropped: Vec<String>,
+}
+
+/// The profiles that are there without a file.
+pub(crate) const BUILT_IN: [&str; 3] = ["semel", "ietf", "stripe"];
+
+/// What differs from one answer to the next anywhere.
+const VARYING: [&str; 11] = [
+    "age",
+    "connection",
+    "content-length",
+    "date",
+    "keep-alive",
+    "server-timing",
+    "traceparent",
+    "tracestate",
+    "transfer-encoding",
+    "x-correlation-id",
+    "x-request-id",
+];
+
+impl Profile {
+    /// A built-in by its name, or a file. The error has a sentence for each mistake.
+    pub(crate) fn find(name: &str) -> Result<Self, String> {
+        if let Some(profile) = built_in(name) {
+            return Ok(profile);
+        }
+        let path = Path::new(name);
+        if !path.exists() && path.extension().is_none() {
+            let near = suggestion(name, BUILT_IN.into_iter());
+            return Err(format!(
+                "no profile is called `{name}`{near}; there are {}, or name a file",
+                BUILT_IN.join(", ")
+            ));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        file::read(&text, name)
+    }
+}
+
+fn built_in(name: &str) -> Option<Profile> {
+    match name {
+        "semel" => Some(semel()),
+        "ietf" => Some(ietf()),
+        "stripe" => Some(stripe()),
+        _ => None,
+    }
+}
+
+/// What docs/guarantees.md promises, on a route where keys are optional.
+fn semel() -> Profile {
+    let marker = ("Idempotent-Replayed", "true");
+    Profile {
+        name: "semel".into(),
+        key_header: "Idempotency-Key".into(),
+        key_chars_max: 255,
+        quoted_is_bare: true,
+        missing_key: None,
+        bad_key: vec![400],
+        mismatch: vec![422],
+        in_flight: vec![409],
+        unknown: vec![409, 503],
+        store_away: vec![503],
+        replay_marker: Some((marker.0.into(), marker.1.into())),
+        retry_after: true,
+        problems: true,
+        errors_kept: true,
+        canonical_json: true,
+        per_tenant: true,
+        per_route: true,
+        headers_vary: vary(&[marker.0]),
+        headers_dropped: vec!["set-cookie".into(), "authorization".into()],
+    }
+}
+
+/// draft-ietf-httpapi-idempotency-key-header-07. It asks for a structured-field string as the key, leaves it
+/// to services whether errors are replayed, and knows no mark of a replay.
+fn ietf() -> Profile {
+    Profile {
+        name: "ietf".into(),
+        quoted_is_bare: false,
+        missing_key: Some(400),
+        unknown: vec![409, 500, 502, 503, 504],
+        store_away: vec![500, 503],
+        replay_marker: None,
+        retry_after: false,
+        problems: false,
+        errors_kept: false,
+        canonical_json: false,
+        per_route: false,
+        headers_vary: vary(&["set-cookie", "idempotent-replayed"]),
+        headers_dropped: Vec::new(),
+        ..semel()
+    }
+}
+
+/// Stripe's API v1, by its documentation and the errors its libraries report: another request under a used
+/// key is an `idempotency_error` with status 400, also on another endpoint; one in flight is
+/// `idempotency_key_in_use` with 409; answers are kept, 500 included.
+fn stripe() -> Profile {
+    let marker = ("Idempotent-Replayed", "true");
+    Profile {
+        name: "stripe".into(),
+        quoted_is_bare: false,
+        missing_key: None,
+        mismatch: vec![400],
+        unknown: vec![409, 500, 502, 503, 504],
+        store_away: vec![500, 503],
+        retry_after: false,
+        problems: false,
+        errors_kept: true,
+        canonical_json: false,
+        per_route: false,
+        headers_vary: vary(&[marker.0, "request-id", "original-request", "set-cookie"]),
+        headers_dropped: Vec::new(),
+        ..semel()
+    }
+}
+
+fn vary(more: &[&str]) -> Vec<String> {
+    VARYING.iter().chain(more).map(|name| name.to_ascii_lowercase()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn built_ins_are_found_by_name_and_a_slip_is_mended() {
+        for name in BUILT_IN {
+            let profile = Profile::find(name).unwrap();
+            assert_eq!(profile.name, name);
+            assert!(profile.headers_vary.iter().all(|header| *header == header.to_ascii_lowercase()));
+        }
+        assert!(Profile::find("strip").unwrap_err().contains("did you mean `stripe`?"));
+        assert!(Profile::find("none.toml").unwrap_err().contains("none.toml"));
+    }
+
+    #[test]
+    fn built_ins_differ_where_their_services_do() {
+        let [semel, ietf, stripe] = BUILT_IN.map(|name| Profile::find(name).unwrap());
+        assert_eq!((semel.missing_key, ietf.missing_key, stripe.missing_key), (None, Some(400), None));
+        assert_eq!((semel.mismatch, ietf.mismatch, stripe.mismatch), (vec![422], vec![422], vec![400]));
+        assert_eq!(ietf.replay_marker, None);
+        assert_eq!(semel.replay_marker, stripe.replay_marker);
+    }
 }

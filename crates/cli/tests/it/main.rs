@@ -8,4 +8,5 @@ mod engines;
 mod gateway;
 mod keys;
 mod reconcile;
+mod verify;
 mod zoo;
