@@ -79,7 +79,7 @@ impl Effects for CountUrl {
     fn shell(&self) -> Option<String> {
         let mut command = String::from("curl -sS");
         for (name, value) in &self.headers {
-            let value = if safety::is_secret(name, "") {
+            let value = if safety::is_secret(name) {
                 format!("${{{}:?}}", variable(name))
             } else {
                 in_double_quotes(value).replace(TAG, "$tag")

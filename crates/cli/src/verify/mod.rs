@@ -122,19 +122,19 @@ fn report(scorecard: &Scorecard, setup: &Setup, files: &Reports) -> anyhow::Resu
     };
     let report = Report { card: scorecard, scripts: &scripts };
     print!("{}", report::text::write(&report, Colours::of(&std::io::stdout())));
-    let forms: [(&Option<PathBuf>, fn(&Report<'_>) -> String); 4] = [
-        (&files.json, report::json::write),
-        (&files.junit, report::junit::write),
-        (&files.sarif, report::sarif::write),
-        (&files.html, report::html::write),
-    ];
-    for (file, write) in forms {
-        if let Some(file) = file {
-            std::fs::write(file, write(&report))
-                .with_context(|| format!("cannot write {}", file.display()))?;
+    keep(&files.json, || report::json::write(&report))?;
+    keep(&files.junit, || report::junit::write(&report))?;
+    keep(&files.sarif, || report::sarif::write(&report))?;
+    keep(&files.html, || report::html::write(&report))
+}
+
+fn keep(file: &Option<PathBuf>, write: impl FnOnce() -> String) -> anyhow::Result<()> {
+    match file {
+        Some(file) => {
+            std::fs::write(file, write()).with_context(|| format!("cannot write {}", file.display()))
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn code(scorecard: &Scorecard, strict: bool) -> u8 {

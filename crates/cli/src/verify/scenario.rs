@@ -124,9 +124,4 @@ impl Seen {
     pub(crate) fn answer(&self, name: &str) -> Option<&Answer> {
         self.answers.iter().find(|answer| answer.name == name)
     }
-
-    /// Its reply, if it came whole.
-    pub(crate) fn reply(&self, name: &str) -> Option<&Reply> {
-        self.answer(name).and_then(|answer| answer.reply.as_ref().ok())
-    }
 }

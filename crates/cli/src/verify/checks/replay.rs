@@ -90,7 +90,7 @@ fn three_times(
 
 fn errors(make: &mut Make<'_>) -> Result<Plan, String> {
     let failing = make.setup.failing.clone();
-    let failing = failing.ok_or("give a request that fails (--failing) to see its error replayed")?;
+    let failing = failing.ok_or("give a request that fails (--failing-data) to see its error replayed")?;
     if !make.setup.profile.errors_kept {
         return Err("the profile keeps no errors".into());
     }

@@ -4,7 +4,8 @@ use std::f64::consts::TAU;
 
 use super::markup::Markup;
 use super::picture::{self, Kind};
-use super::{Report, calls, clipped, effects, how, plural, shown_header, shown_url, spent, word};
+use super::{Report, calls, clipped, effects, how, plural, shown_header, spent, word};
+use crate::verify::safety::url_shown;
 use crate::verify::scenario::{Answer, Call, Reply};
 use crate::verify::scorecard::{Finding, Verdict};
 use crate::verify::template::Request;
@@ -232,7 +233,7 @@ fn sent(page: &mut Markup, all: &[(&Call, Option<&Answer>)]) {
             names.push(format!("and {} more", calls.len() - ANSWERS_MAX));
         }
         page.raw("<h4>Sent: ").text(&names.join(", ")).raw("</h4><pre>");
-        page.text(&request.method).raw(" ").text(clipped(&shown_url(&request.url), TEXT_MAX).0).raw("\n");
+        page.text(&request.method).raw(" ").text(clipped(&url_shown(&request.url), TEXT_MAX).0).raw("\n");
         message(page, &request.headers, &request.body);
         page.raw("</pre>\n");
     }

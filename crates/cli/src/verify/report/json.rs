@@ -8,8 +8,9 @@ use base64::engine::general_purpose::STANDARD;
 use semel::Timestamp;
 use serde::Serialize;
 
-use super::{Report, how, shown_header, shown_url};
+use super::{Report, how, shown_header};
 use crate::time;
+use crate::verify::safety::url_shown;
 use crate::verify::scenario::{Answer, Call, Hook, Reply, Step};
 use crate::verify::scorecard::{Finding, Verdict};
 
@@ -245,7 +246,7 @@ fn called(call: &Call) -> Called<'_> {
         name: &call.name,
         how: how(call.how),
         method: &call.request.method,
-        url: shown_url(&call.request.url),
+        url: url_shown(&call.request.url),
         headers: headers(&call.request.headers),
         body: body(&call.request.body),
     }

@@ -10,6 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::safety::{HIDDEN, is_secret};
 use super::scenario::{Answer, Call, How, Region, Scenario, Step};
 use super::scorecard::{Finding, Scorecard, Verdict};
 
@@ -23,28 +24,6 @@ pub(crate) mod text;
 
 #[cfg(test)]
 pub(super) mod samples;
-
-/// What stands instead of a secret.
-pub(crate) const HIDDEN: &str = "(hidden)";
-
-/// Headers that prove who somebody is.
-const SECRET_NAMES: &[&str] = &["authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie"];
-
-/// Parts of names that people give to such headers of their own.
-const SECRET_PARTS: &[&str] = &[
-    "token",
-    "secret",
-    "password",
-    "passwd",
-    "api-key",
-    "api_key",
-    "apikey",
-    "access-key",
-    "credential",
-    "session",
-    "signature",
-    "x-auth",
-];
 
 /// A scorecard, and where the scripts are that show its failures again.
 #[derive(Clone, Copy, Debug)]
@@ -75,30 +54,6 @@ impl Report<'_> {
 /// The value of a header as it may be shown. The idempotency key is no secret: a report is about it.
 pub(crate) fn shown_header<'a>(name: &str, value: &'a [u8]) -> Cow<'a, str> {
     if is_secret(name) { Cow::Borrowed(HIDDEN) } else { String::from_utf8_lossy(value) }
-}
-
-/// Whether what carries this name proves who somebody is.
-pub(crate) fn is_secret(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    let named = SECRET_NAMES.contains(&name.as_str()) || SECRET_PARTS.iter().any(|part| name.contains(part));
-    named && !name.contains("idempoten")
-}
-
-/// An address without a password in it, and without the values of query parameters that are secret.
-pub(crate) fn shown_url(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-    let mut shown = if scheme.is_empty() { host.to_owned() } else { format!("{scheme}://{host}") };
-    let Some((path, query)) = path.split_once('?') else { return shown + path };
-    let pair = |pair: &str| match pair.split_once('=') {
-        Some((name, _)) if is_secret(name) => format!("{name}={HIDDEN}"),
-        _ => pair.to_owned(),
-    };
-    shown += path;
-    shown.push('?');
-    shown + &query.split('&').map(pair).collect::<Vec<_>>().join("&")
 }
 
 /// `pass`, `fail` or `not shown`.
@@ -221,18 +176,6 @@ mod tests {
             assert_eq!(shown_header(name, b"k-1"), "k-1", "{name}");
         }
         assert_eq!(shown_header("x-odd", b"a\xff"), "a\u{fffd}");
-    }
-
-    #[test]
-    fn an_address_is_shown_without_its_secrets() {
-        for (url, shown) in [
-            ("http://me:pw@h:1/a?api_key=1&b=2", "http://h:1/a?api_key=(hidden)&b=2"),
-            ("http://h", "http://h"),
-            ("https://h/a@b?token=x", "https://h/a@b?token=(hidden)"),
-            ("http://me@h?x", "http://h?x"),
-        ] {
-            assert_eq!(shown_url(url), shown);
-        }
     }
 
     #[test]

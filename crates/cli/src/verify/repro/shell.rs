@@ -1,6 +1,6 @@
 //! Words of a shell: foreign bytes as literals, and names that are new in every run.
 
-use crate::verify::report::is_secret;
+use crate::verify::safety::is_secret;
 use crate::verify::scenario::Call;
 
 /// Most characters of a key that are made new; the rest of a long one is kept, and so is its length.
@@ -80,7 +80,7 @@ impl Names {
             for part in parts.chain([call.request.url.as_bytes(), &call.request.body]) {
                 tags_in(part).into_iter().for_each(|tag| names.tag(&tag));
             }
-            names.secret(call);
+            names.secret(call, key_header);
         }
         let mut keys: Vec<&[u8]> = calls
             .flat_map(|call| &call.request.headers)
@@ -124,7 +124,8 @@ impl Names {
         self.keys.push((core.to_vec(), name));
     }
 
-    fn secret(&mut self, call: &Call) {
+    fn secret(&mut self, call: &Call, key_header: &str) {
+        let is_secret = |name: &str| is_secret(name) && !name.eq_ignore_ascii_case(key_header);
         let secret = call.request.headers.iter().filter(|(name, _)| is_secret(name));
         for (name, value) in secret {
             self.hide(name, value, format!("the value of the header {name}"));

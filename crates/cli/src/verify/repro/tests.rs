@@ -187,6 +187,7 @@ fn setup(effects: Option<SocketAddr>) -> Setup {
         other_route: None,
         other_method: None,
         failing: None,
+        slow: None,
         effects: effects.map(|address| Arc::new(Counter(address)) as Arc<dyn Effects>),
         hooks: Arc::new(Noted(None)),
         seed: 7,
