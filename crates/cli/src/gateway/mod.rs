@@ -48,6 +48,8 @@ use crate::config::{self, Here, Resolved, Shown, check, reload};
 use crate::demo::payments::Payments;
 use door::{Door, Parts};
 
+pub(crate) use upstream::client_config;
+
 /// An error of any kind, as bodies and services have them.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 

@@ -4,8 +4,13 @@
 //! A check plans a scenario, the runner plays it, the check
 //! judges what was seen, and the scorecard says so in every form people and machines read.
 
+mod checks;
+mod json;
 mod profile;
+mod runner;
 mod scenario;
 mod scorecard;
 mod setup;
+mod shrink;
 mod template;
+mod wire;

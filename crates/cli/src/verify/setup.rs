@@ -22,6 +22,8 @@ pub(crate) struct Setup {
     pub(crate) other_method: Option<String>,
     /// A request that the service refuses after its key was accepted: its error must be replayed too.
     pub(crate) failing: Option<Template>,
+    /// A request that takes longer than the service or its gateway waits: its effect comes late.
+    pub(crate) slow: Option<Template>,
     pub(crate) effects: Option<Arc<dyn Effects>>,
     pub(crate) hooks: Arc<dyn Hooks>,
     /// Decides tags, keys, orders and moments. The same seed plays the same scenarios.

@@ -1,0 +1,201 @@
+//! What judges have in common.
+
+use super::Judged;
+use super::cause::{self, Cause};
+use crate::verify::profile::Profile;
+use crate::verify::runner::{AGAIN, UNCOUNTED};
+use crate::verify::scenario::{Answer, Reply, Seen};
+use crate::verify::scorecard::Verdict;
+
+/// Headers that belong to a connection or a moment, not to an answer.
+const NOT_THE_ANSWERS: [&str; 8] =
+    ["age", "alt-svc", "connection", "content-length", "date", "keep-alive", "trailer", "transfer-encoding"];
+
+/// Looks at what was seen, under a contract.
+#[derive(Clone)]
+pub(super) struct Eye {
+    pub(super) profile: Profile,
+    /// Why effects are not counted in this run.
+    pub(super) uncounted: Option<String>,
+}
+
+pub(super) fn fail(cause: Cause, what: impl Into<String>) -> Verdict {
+    Verdict::Fail { cause: cause.word, what: what.into(), advice: cause.advice }
+}
+
+pub(super) fn not_shown(why: impl Into<String>) -> Verdict {
+    Verdict::NotShown(why.into())
+}
+
+pub(super) fn is_success(reply: &Reply) -> bool {
+    (200..300).contains(&reply.status)
+}
+
+/// The last answer of a call that was repeated.
+pub(super) fn last<'s>(seen: &'s Seen, name: &str) -> Option<&'s Answer> {
+    let is = |there: &str| {
+        let rest = there.strip_prefix(name);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(AGAIN))
+    };
+    seen.answers.iter().rev().find(|answer| is(&answer.name))
+}
+
+impl Eye {
+    /// The answer everything else is held against.
+    pub(super) fn first<'s>(&self, seen: &'s Seen, name: &str) -> Result<&'s Reply, Verdict> {
+        let reply = self.heard(seen, name)?;
+        if !is_success(reply) {
+            return Err(not_shown(format!("`{name}` was answered {}: nothing to replay", reply.status)));
+        }
+        Ok(reply)
+    }
+
+    /// An answer of any kind. A failure of the network is neither right nor wrong.
+    pub(super) fn heard<'s>(&self, seen: &'s Seen, name: &str) -> Result<&'s Reply, Verdict> {
+        match last(seen, name).map(|answer| &answer.reply) {
+            Some(Ok(reply)) => Ok(reply),
+            Some(Err(why)) => Err(not_shown(format!("`{name}` got no answer: {why}"))),
+            None => Err(not_shown(format!("`{name}` was not sent"))),
+        }
+    }
+
+    pub(super) fn effects(&self, seen: &Seen, at: usize) -> Option<u64> {
+        match self.uncounted {
+            Some(_) => None,
+            None => seen.effects.get(at).copied().flatten(),
+        }
+    }
+
+    /// Fails on more effects than this. `what` is followed by the number.
+    pub(super) fn at_most(&self, seen: &Seen, at: usize, most: u64, cause: Cause, what: &str) -> Judged {
+        match self.effects(seen, at) {
+            Some(effects) if effects > most => {
+                Err(fail(cause, format!("{what}: {effects} effects instead of {most}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails on fewer.
+    pub(super) fn at_least(&self, seen: &Seen, at: usize, least: u64, what: &str) -> Judged {
+        match self.effects(seen, at) {
+            Some(effects) if effects < least => {
+                Err(fail(cause::EFFECT_LOST, format!("{what}: {effects} effects instead of {least}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Without numbers nothing was shown.
+    pub(super) fn counted(&self, seen: &Seen) -> Judged {
+        if let Some(why) = &self.uncounted {
+            return Err(not_shown(why.clone()));
+        }
+        if seen.effects.iter().all(Option::is_some) {
+            return Ok(());
+        }
+        let why = seen.events.iter().find_map(|(what, ..)| what.strip_prefix(UNCOUNTED));
+        Err(not_shown(format!("effects could not be counted: {}", why.unwrap_or("the counter failed"))))
+    }
+
+    /// One effect, no more and no less.
+    pub(super) fn once(&self, seen: &Seen, at: usize, cause: Cause, what: &str) -> Judged {
+        self.at_most(seen, at, 1, cause, what)?;
+        self.at_least(seen, at, 1, what)
+    }
+
+    /// Whether it carries the marker of replays. `None` if there is none to carry.
+    pub(super) fn is_marked(&self, reply: &Reply) -> Option<bool> {
+        let (name, value) = self.profile.replay_marker.as_ref()?;
+        Some(reply.header(name).is_some_and(|there| there.eq_ignore_ascii_case(value)))
+    }
+
+    /// Whether a replay is the first answer again.
+    pub(super) fn same(&self, first: &Reply, replay: &Reply, name: &str) -> Judged {
+        let altered = |what: String| Err(fail(cause::REPLAY_ALTERED, what));
+        if first.status != replay.status {
+            return altered(format!("the first answer was {}, `{name}` got {}", first.status, replay.status));
+        }
+        if first.body != replay.body {
+            let (had, has) = (first.body.len(), replay.body.len());
+            return altered(match had == has {
+                true => format!("`{name}` got another body than the first, of the same {had} bytes"),
+                false => format!("`{name}` got another body than the first: {has} bytes instead of {had}"),
+            });
+        }
+        for header in self.header_names(first, replay) {
+            let (had, has) = (values(first, &header), values(replay, &header));
+            if had != has {
+                let text = |values: &[&[u8]]| match values {
+                    [] => "nothing".to_owned(),
+                    _ => values
+                        .iter()
+                        .map(|value| value.escape_ascii().to_string())
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                };
+                let (had, has) = (text(&had), text(&has));
+                return altered(format!("`{name}` has the header {header}: {has}; the first had {had}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Headers that must be the same in both.
+    fn header_names(&self, first: &Reply, replay: &Reply) -> Vec<String> {
+        let marker = self.profile.replay_marker.as_ref().map(|(name, _)| name.to_ascii_lowercase());
+        let headers = first.headers.iter().chain(&replay.headers);
+        let mut names: Vec<String> = headers.map(|(name, _)| name.to_ascii_lowercase()).collect();
+        names.sort();
+        names.dedup();
+        names.retain(|name| {
+            let listed = |list: &[String]| list.iter().any(|there| there.eq_ignore_ascii_case(name));
+            !NOT_THE_ANSWERS.contains(&name.as_str())
+                && marker.as_ref() != Some(name)
+                && !listed(&self.profile.headers_vary)
+                && !listed(&self.profile.headers_dropped)
+        });
+        names
+    }
+
+    /// Another request under a used key: refused as promised, and never answered as if it were the first.
+    pub(super) fn mismatch(&self, reply: &Reply, cause: Cause, what: &str) -> Judged {
+        if is_success(reply) {
+            return Err(fail(cause, format!("{what} was answered {}", reply.status)));
+        }
+        self.status(reply, &self.profile.mismatch, what)
+    }
+
+    /// One of these statuses.
+    pub(super) fn status(&self, reply: &Reply, promised: &[u16], what: &str) -> Judged {
+        if promised.contains(&reply.status) {
+            return Ok(());
+        }
+        let promised: Vec<String> = promised.iter().map(u16::to_string).collect();
+        let promised = promised.join(" or ");
+        Err(fail(cause::WRONG_STATUS, format!("{what} was answered {}, not {promised}", reply.status)))
+    }
+
+    /// What patience led to: the answer, or an honest word that there is none.
+    pub(super) fn ended_well<'s>(
+        &self,
+        seen: &'s Seen,
+        name: &str,
+        refused: Cause,
+    ) -> Result<&'s Reply, Verdict> {
+        let reply = self.heard(seen, name)?;
+        if is_success(reply) {
+            return Ok(reply);
+        }
+        let status = reply.status;
+        match self.profile.in_flight.contains(&status) {
+            true => Err(fail(cause::STUCK, format!("`{name}` is still answered {status}"))),
+            false => Err(fail(refused, format!("`{name}` was answered {status}"))),
+        }
+    }
+}
+
+fn values<'r>(reply: &'r Reply, name: &str) -> Vec<&'r [u8]> {
+    let found = reply.headers.iter().filter(|(there, _)| there.eq_ignore_ascii_case(name));
+    found.map(|(_, value)| value.as_slice()).collect()
+}

@@ -1,0 +1,85 @@
+//! Keys that are forgotten, and effects that come late.
+
+use std::time::Duration;
+
+use super::cause;
+use super::judge::{fail, is_success, not_shown};
+use super::{Check, Judged, Make, Plan, at_most_one, check, exactly};
+use crate::verify::runner::plain;
+use crate::verify::scenario::{Scenario, Seen, Step};
+
+/// Clocks are read at different moments.
+const MARGIN: Duration = Duration::from_millis(500);
+
+pub(super) fn checks() -> Vec<Check> {
+    vec![
+        check("expiry", "Time", &["G-10"], "After its time a key is free again, and not before.", expiry),
+        check(
+            "late-effect",
+            "Time",
+            &["G-16", "G-17"],
+            "After a time-out, a retry does not run beside an effect that is still on its way.",
+            late,
+        ),
+    ]
+}
+
+fn expiry(make: &mut Make<'_>) -> Result<Plan, String> {
+    let expiry =
+        make.setup.expiry.ok_or("say after which time keys are forgotten (--expiry) to wait for it")?;
+    let (tag, key) = (make.tag(), make.key());
+    let request = make.request(&tag, &key);
+    let send = |name: &str| Step::Send(vec![plain(name, request.clone())]);
+    let steps = vec![
+        send("first"),
+        Step::Wait(expiry / 2),
+        send("before its time"),
+        Step::Wait(expiry - expiry / 2 + MARGIN),
+        send("after its time"),
+    ];
+    let eye = make.eye();
+    let judge = Box::new(move |seen: &Seen| -> Judged {
+        let first = eye.first(seen, "first")?;
+        eye.same(first, eye.heard(seen, "before its time")?, "before its time")?;
+        let after = eye.heard(seen, "after its time")?;
+        if !is_success(after) {
+            let what = format!("the key was answered {} after its time", after.status);
+            return Err(fail(cause::NEVER_EXPIRES, what));
+        }
+        eye.at_most(seen, 0, 2, cause::NOT_IDEMPOTENT, "a key before and after its time")?;
+        if eye.is_marked(after) == Some(true) || eye.effects(seen, 0).is_some_and(|effects| effects < 2) {
+            return Err(fail(cause::NEVER_EXPIRES, "the key was answered with a replay after its time"));
+        }
+        eye.counted(seen)
+    });
+    Ok(Plan { scenario: Scenario { steps, counts: vec![exactly(tag, 2)] }, insist: None, judge })
+}
+
+fn late(make: &mut Make<'_>) -> Result<Plan, String> {
+    let slow = make.setup.slow.clone();
+    let slow = slow.ok_or("give a request that takes longer than the service waits (--slow)")?;
+    let (tag, key) = (make.tag(), make.key());
+    let request = make.keyed(&slow, &tag, &key);
+    let steps = vec![
+        Step::Send(vec![plain("first", request.clone())]),
+        Step::Send(vec![plain("at once", request.clone())]),
+    ];
+    let insist = make.insist_long(vec![plain("retry", request)]);
+    let eye = make.eye();
+    let judge = Box::new(move |seen: &Seen| -> Judged {
+        let what = "a request that timed out, and its retries";
+        eye.at_most(seen, 0, 1, cause::LATE_EFFECT_TWICE, what)?;
+        let first = eye.heard(seen, "first")?;
+        if is_success(first) {
+            return Err(not_shown(format!(
+                "the slow request was answered {}: it was not too slow",
+                first.status
+            )));
+        }
+        if is_success(eye.heard(seen, "retry")?) {
+            eye.at_least(seen, 0, 1, what)?;
+        }
+        eye.counted(seen)
+    });
+    Ok(Plan { scenario: Scenario { steps, counts: vec![at_most_one(tag)] }, insist: Some(insist), judge })
+}

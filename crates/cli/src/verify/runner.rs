@@ -1,0 +1,374 @@
+//! Plays scenarios: sends, waits, runs the user's commands, and counts what happened once all is quiet.
+//!
+//! It decides nothing about right and wrong; that is for the checks. It keeps to the budget it was given.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use futures_util::future::join_all;
+use tokio::task::JoinHandle;
+
+use super::checks::{self, Base, Check, Insist, Plan};
+use super::scenario::{Answer, Call, Count, Hook, How, Scenario, Seen, Step};
+use super::scorecard::{Finding, Scorecard, Verdict};
+use super::setup::{Effects, Setup, Watch};
+use super::shrink;
+use super::wire::{Ended, Line, Wire};
+
+/// A number of effects is believed when it has not changed for so long.
+const STILL: Duration = Duration::from_millis(250);
+const COUNT_EVERY: Duration = Duration::from_millis(50);
+/// How long an effect that must be there is waited for.
+const COUNT_MAX: Duration = Duration::from_secs(3);
+/// What an event begins with that says why effects could not be counted.
+pub(super) const UNCOUNTED: &str = "cannot count: ";
+
+/// Between the name of a call that is repeated and the number of the repetition.
+pub(super) const AGAIN: &str = " again ";
+
+/// Plays all checks that were asked for, and says what was found.
+///
+/// # Cancellation
+/// Requests that are on their way are given up; the user's commands are not undone.
+pub(crate) async fn verify(setup: &Setup, watch: &dyn Watch) -> Scorecard {
+    let began = SystemTime::now();
+    let mut runner = Runner::new(setup);
+    let wanted: Vec<Check> = checks::all().into_iter().filter(|check| is_wanted(setup, check)).collect();
+    let base = runner.base().await;
+    let mut findings = Vec::with_capacity(wanted.len());
+    for (at, check) in wanted.iter().enumerate() {
+        watch.began(&check.about, at, wanted.len());
+        let since = Instant::now();
+        let (verdict, scenario, seen) = match &base {
+            Ok(base) => check_one(&mut runner, check, base).await,
+            Err(why) => (Verdict::NotShown(why.clone()), Scenario::default(), Seen::default()),
+        };
+        let finding = Finding { about: check.about, verdict, took: since.elapsed(), scenario, seen };
+        watch.ended(&finding);
+        findings.push(finding);
+    }
+    let url = &setup.template.url;
+    Scorecard {
+        target: format!("{} {}", setup.template.method, shown(url)),
+        profile: setup.profile.name.clone(),
+        seed: setup.seed,
+        started: began,
+        took: runner.since.elapsed(),
+        requests: runner.requests,
+        findings,
+    }
+}
+
+/// A URL without its query and credentials.
+fn shown(url: &str) -> String {
+    let url = url.split(['?', '#']).next().unwrap_or_default();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            format!("{scheme}://{host}{path}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+fn is_wanted(setup: &Setup, check: &Check) -> bool {
+    let named = |name: &String| {
+        name.eq_ignore_ascii_case(check.about.id) || name.eq_ignore_ascii_case(check.about.family)
+    };
+    (setup.only.is_empty() || setup.only.iter().any(named)) && !setup.skip.iter().any(named)
+}
+
+/// From the smallest size to the largest, until one fails; then what makes it fail is made smaller.
+async fn check_one(runner: &mut Runner<'_>, check: &Check, base: &Base) -> (Verdict, Scenario, Seen) {
+    let mut last = None;
+    let mut nth = 0;
+    for size in (check.sizes)(runner.setup) {
+        let played = runner.try_out(check, base, size, nth).await;
+        nth += 1;
+        match played {
+            Ok(found) if matches!(found.0, Verdict::Fail { .. }) => {
+                return shrink::smallest(runner, check, base, size, nth, found).await;
+            }
+            Ok(found) => {
+                // One size that shows nothing must not be covered up by another that passed.
+                let hidden = matches!(found.0, Verdict::NotShown(_));
+                last = Some(found);
+                if hidden {
+                    break;
+                }
+            }
+            Err(why) => {
+                last = Some((Verdict::NotShown(why), Scenario::default(), Seen::default()));
+                break;
+            }
+        }
+    }
+    last.unwrap_or_else(|| {
+        let why = "nothing to play at this size".to_owned();
+        (Verdict::NotShown(why), Scenario::default(), Seen::default())
+    })
+}
+
+/// What plays scenarios, within the budget.
+pub(super) struct Runner<'a> {
+    pub(super) setup: &'a Setup,
+    /// Different in every run, so that two runs on one store do not meet.
+    salt: u64,
+    wire: Wire,
+    since: Instant,
+    requests: u64,
+}
+
+impl<'a> Runner<'a> {
+    fn new(setup: &'a Setup) -> Self {
+        let salt = semel::Nonce::random().as_bytes()[..8].try_into().map_or(0, u64::from_le_bytes);
+        let wire = Wire::new(setup.answer_max);
+        Self { setup, salt, wire, since: Instant::now(), requests: 0 }
+    }
+
+    /// How the service answers when nothing is wrong.
+    async fn base(&mut self) -> Result<Base, String> {
+        let nothing = Base::default();
+        let mut make = checks::Make::new(self.setup, &nothing, self.salt, "base", 0, 1);
+        let mut scenario = make.plain();
+        let seen = self.play(&mut scenario, None).await?;
+        let answer = seen.answers.first().ok_or("nothing was sent")?;
+        match &answer.reply {
+            Err(why) => Err(format!("the plain request was not answered: {why}")),
+            Ok(reply) if !(200..300).contains(&reply.status) => {
+                let status = reply.status;
+                Err(format!("the plain request was answered {status}: nothing to replay"))
+            }
+            Ok(reply) => Ok(Base {
+                latency: answer.ended.saturating_sub(answer.sent),
+                body_bytes: reply.body.len(),
+                problem: seen
+                    .events
+                    .iter()
+                    .find_map(|(what, ..)| what.strip_prefix(UNCOUNTED))
+                    .map(str::to_owned),
+                uncounted: seen.effects.first().is_some_and(|effects| *effects == Some(0)),
+            }),
+        }
+    }
+
+    /// Plans, plays and judges once. The error is why it could not be played to its end.
+    pub(super) async fn try_out(
+        &mut self,
+        check: &Check,
+        base: &Base,
+        size: usize,
+        nth: u64,
+    ) -> Result<(Verdict, Scenario, Seen), String> {
+        let mut make = checks::Make::new(self.setup, base, self.salt, check.about.id, nth, size);
+        let Plan { mut scenario, insist, judge } = (check.plan)(&mut make)?;
+        let seen = self.play(&mut scenario, insist).await?;
+        let verdict = judge(&seen).err().unwrap_or(Verdict::Pass);
+        Ok((verdict, scenario, seen))
+    }
+
+    /// `Err` when the budget does not allow so many more requests.
+    fn afford(&self, more: usize) -> Result<(), String> {
+        let Setup { requests_max, time_max, .. } = self.setup;
+        if self.requests + more as u64 > *requests_max {
+            return Err(format!("the budget of {requests_max} requests is spent"));
+        }
+        if self.since.elapsed() >= *time_max {
+            return Err(format!("the budget of {time_max:?} is spent"));
+        }
+        Ok(())
+    }
+
+    /// Plays a scenario, repeats what is insisted on (which becomes part of it), and counts.
+    async fn play(&mut self, scenario: &mut Scenario, insist: Option<Insist>) -> Result<Seen, String> {
+        let of = |step: &Step| match step {
+            Step::Send(calls) | Step::Start(calls) => calls.len(),
+            _ => 0,
+        };
+        self.afford(scenario.steps.iter().map(of).sum())?;
+        self.wire.begin();
+        let mut play = Play::default();
+        for step in &scenario.steps {
+            self.step(step, &mut play).await?;
+        }
+        self.join(&mut play).await;
+        if let Some(insist) = insist {
+            self.insist(insist, scenario, &mut play).await?;
+        }
+        let mut seen = Seen { events: play.events, ..Seen::default() };
+        let answers = play.answers.into_iter().flatten();
+        seen.answers = answers.collect();
+        self.count(&scenario.counts, &mut seen).await;
+        Ok(seen)
+    }
+
+    async fn step(&mut self, step: &Step, play: &mut Play) -> Result<(), String> {
+        let from = self.wire.now();
+        match step {
+            Step::Send(calls) => {
+                let (first, lines) = self.open(calls, play).await;
+                let ended = join_all(lines.into_iter().map(Line::go)).await;
+                play.keep(first, ended.into_iter().flatten());
+            }
+            Step::Start(calls) => {
+                let (first, lines) = self.open(calls, play).await;
+                let running = lines.into_iter().map(|line| tokio::spawn(line.go()));
+                play.running.extend(running.map(|task| (first, task)));
+                // So that they are on their way before what comes next.
+                tokio::task::yield_now().await;
+            }
+            Step::Join => self.join(play).await,
+            Step::Wait(pause) => {
+                tokio::time::sleep(*pause).await;
+                play.events.push((format!("wait {pause:?}"), from, self.wire.now()));
+            }
+            Step::Hook(hook) => {
+                let done = self.setup.hooks.run(*hook).await;
+                play.events.push((name(*hook).to_owned(), from, self.wire.now()));
+                done.map_err(|why| format!("the command to {} failed: {why}", name(*hook)))?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn open(&mut self, calls: &[Call], play: &mut Play) -> (usize, Vec<Line>) {
+        self.requests += calls.len() as u64;
+        let first = play.names.len();
+        play.names.extend(calls.iter().map(|call| call.name.clone()));
+        play.answers.resize(play.names.len(), None);
+        (first, self.wire.open(calls).await)
+    }
+
+    async fn join(&mut self, play: &mut Play) {
+        for (first, task) in std::mem::take(&mut play.running) {
+            // It ends by its own limit.
+            if let Ok(ended) = task.await {
+                play.keep(first, ended);
+            }
+        }
+    }
+
+    /// Sends again what has no final answer yet.
+    async fn insist(
+        &mut self,
+        insist: Insist,
+        scenario: &mut Scenario,
+        play: &mut Play,
+    ) -> Result<(), String> {
+        let until = self.wire.now() + insist.at_most;
+        let mut open = insist.calls;
+        let mut pause = insist.every;
+        for round in 1.. {
+            // Who had an answer to the first round has been heard; the rest is patience.
+            match self.afford(open.len()) {
+                Err(why) if round == 1 => return Err(why),
+                Err(_) => break,
+                Ok(()) => {}
+            }
+            let named = |call: &Call| match round {
+                1 => call.clone(),
+                _ => Call { name: format!("{}{AGAIN}{round}", call.name), ..call.clone() },
+            };
+            let calls: Vec<Call> = open.iter().map(named).collect();
+            let steps = [Step::Wait(pause), Step::Send(calls)];
+            let first = play.names.len();
+            for step in steps {
+                self.step(&step, play).await?;
+                scenario.steps.push(step);
+            }
+            let answers = &play.answers[first..];
+            let is_final = |at: usize| {
+                let reply = answers[at].as_ref().and_then(|answer| answer.reply.as_ref().ok());
+                reply.is_some_and(|reply| !insist.passing.contains(&reply.status))
+            };
+            let rest = (0..open.len()).filter(|at| !is_final(*at)).map(|at| open[at].clone());
+            open = rest.collect();
+            if open.is_empty() || self.wire.now() >= until {
+                break;
+            }
+            // Not every 50 ms for half a minute.
+            pause = (pause * 2).min(Duration::from_secs(2));
+        }
+        Ok(())
+    }
+
+    async fn count(&self, counts: &[Count], seen: &mut Seen) {
+        let Some(effects) = self.setup.effects.as_deref().filter(|_| self.setup.template.has_tag()) else {
+            seen.effects = vec![None; counts.len()];
+            return;
+        };
+        let from = self.wire.now();
+        let counted = join_all(counts.iter().map(|count| settled(effects, count))).await;
+        for counted in counted {
+            if let Err(why) = &counted {
+                seen.events.push((format!("{UNCOUNTED}{why}"), from, self.wire.now()));
+            }
+            seen.effects.push(counted.ok());
+        }
+    }
+}
+
+/// Asks until the number stands still, or is too large anyway.
+async fn settled(effects: &dyn Effects, count: &Count) -> Result<u64, String> {
+    let began = Instant::now();
+    let mut last = effects.count(&count.tag).await?;
+    let mut since = Instant::now();
+    loop {
+        let enough = last >= *count.allowed.start() || began.elapsed() >= COUNT_MAX;
+        if last > *count.allowed.end()
+            || (enough && since.elapsed() >= STILL)
+            || began.elapsed() > 2 * COUNT_MAX
+        {
+            return Ok(last);
+        }
+        tokio::time::sleep(COUNT_EVERY).await;
+        let now = effects.count(&count.tag).await?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+}
+
+/// What has come of a scenario so far.
+#[derive(Default)]
+struct Play {
+    names: Vec<String>,
+    answers: Vec<Option<Answer>>,
+    running: Vec<(usize, JoinHandle<Vec<Ended>>)>,
+    events: Vec<(String, Duration, Duration)>,
+}
+
+impl Play {
+    fn keep(&mut self, first: usize, ended: impl IntoIterator<Item = Ended>) {
+        for Ended { at, sent, ended, reply } in ended {
+            let name = self.names[first + at].clone();
+            self.answers[first + at] = Some(Answer { name, sent, ended, reply });
+        }
+    }
+}
+
+fn name(hook: Hook) -> &'static str {
+    match hook {
+        Hook::Kill => "kill the service",
+        Hook::Start => "start the service",
+        Hook::StoreStop => "stop the store",
+        Hook::StoreStart => "start the store",
+    }
+}
+
+/// One call, sent plainly.
+pub(super) fn plain(name: impl Into<String>, request: super::template::Request) -> Call {
+    Call { name: name.into(), request, how: How::Plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_target_is_shown_without_query_and_credentials() {
+        assert_eq!(shown("http://a:b@h:1/pay?key=secret#x"), "http://h:1/pay");
+        assert_eq!(shown("http://h"), "http://h");
+        assert_eq!(shown("http://h/a@b"), "http://h/a@b");
+    }
+}
