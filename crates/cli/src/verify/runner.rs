@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use tokio::task::JoinHandle;
 
 use super::checks::{self, Base, Check, Insist, Plan};
@@ -14,9 +15,12 @@ use super::setup::{Effects, Setup, Watch};
 use super::shrink;
 use super::wire::{Ended, Line, Wire};
 
+/// Plain requests that come first, to know the service.
+const PLAIN: usize = 3;
 /// A number of effects is believed when it has not changed for so long.
 const STILL: Duration = Duration::from_millis(250);
-const COUNT_EVERY: Duration = Duration::from_millis(50);
+const COUNT_EVERY: Duration = Duration::from_millis(80);
+const COUNTS_AT_ONCE: usize = 16;
 /// How long an effect that must be there is waited for.
 const COUNT_MAX: Duration = Duration::from_secs(3);
 /// What an event begins with that says why effects could not be counted.
@@ -80,30 +84,21 @@ fn is_wanted(setup: &Setup, check: &Check) -> bool {
 
 /// From the smallest size to the largest, until one fails; then what makes it fail is made smaller.
 async fn check_one(runner: &mut Runner<'_>, check: &Check, base: &Base) -> (Verdict, Scenario, Seen) {
-    let mut last = None;
-    let mut nth = 0;
-    for size in (check.sizes)(runner.setup) {
-        let played = runner.try_out(check, base, size, nth).await;
-        nth += 1;
-        match played {
-            Ok(found) if matches!(found.0, Verdict::Fail { .. }) => {
-                return shrink::smallest(runner, check, base, size, nth, found).await;
-            }
-            Ok(found) => {
-                // One size that shows nothing must not be covered up by another that passed.
-                let hidden = matches!(found.0, Verdict::NotShown(_));
-                last = Some(found);
-                if hidden {
-                    break;
-                }
-            }
-            Err(why) => {
-                last = Some((Verdict::NotShown(why), Scenario::default(), Seen::default()));
-                break;
-            }
+    let mut best: Option<(Verdict, Scenario, Seen)> = None;
+    for (nth, size) in (check.sizes)(runner.setup).into_iter().enumerate() {
+        let found = match runner.try_out(check, base, size, nth as u64).await {
+            Ok(found) => found,
+            Err(why) => return (Verdict::NotShown(why), Scenario::default(), Seen::default()),
+        };
+        if let Verdict::Fail { .. } = found.0 {
+            return shrink::smallest(runner, check, base, size, nth as u64, found).await;
+        }
+        // One size that shows nothing is not covered up by another that passes.
+        if !matches!(&best, Some((Verdict::NotShown(_), ..))) {
+            best = Some(found);
         }
     }
-    last.unwrap_or_else(|| {
+    best.unwrap_or_else(|| {
         let why = "nothing to play at this size".to_owned();
         (Verdict::NotShown(why), Scenario::default(), Seen::default())
     })
@@ -129,27 +124,32 @@ impl<'a> Runner<'a> {
     /// How the service answers when nothing is wrong.
     async fn base(&mut self) -> Result<Base, String> {
         let nothing = Base::default();
-        let mut make = checks::Make::new(self.setup, &nothing, self.salt, "base", 0, 1);
-        let mut scenario = make.plain();
+        let mut scenario = checks::Make::new(self.setup, &nothing, self.salt, "base", 0, PLAIN).plain();
         let seen = self.play(&mut scenario, None).await?;
-        let answer = seen.answers.first().ok_or("nothing was sent")?;
-        match &answer.reply {
-            Err(why) => Err(format!("the plain request was not answered: {why}")),
-            Ok(reply) if !(200..300).contains(&reply.status) => {
-                let status = reply.status;
-                Err(format!("the plain request was answered {status}: nothing to replay"))
+        let mut base = Base {
+            latency: self.setup.answer_max,
+            problem: seen
+                .events
+                .iter()
+                .find_map(|(what, ..)| what.strip_prefix(UNCOUNTED))
+                .map(str::to_owned),
+            uncounted: seen.effects.contains(&Some(0)),
+            ..nothing
+        };
+        for answer in &seen.answers {
+            match &answer.reply {
+                Err(why) => return Err(format!("the plain request was not answered: {why}")),
+                Ok(reply) if !(200..300).contains(&reply.status) => {
+                    let status = reply.status;
+                    return Err(format!("the plain request was answered {status}: nothing to replay"));
+                }
+                Ok(reply) => {
+                    base.latency = base.latency.min(answer.ended.saturating_sub(answer.sent));
+                    base.body_bytes = reply.body.len();
+                }
             }
-            Ok(reply) => Ok(Base {
-                latency: answer.ended.saturating_sub(answer.sent),
-                body_bytes: reply.body.len(),
-                problem: seen
-                    .events
-                    .iter()
-                    .find_map(|(what, ..)| what.strip_prefix(UNCOUNTED))
-                    .map(str::to_owned),
-                uncounted: seen.effects.first().is_some_and(|effects| *effects == Some(0)),
-            }),
         }
+        Ok(base)
     }
 
     /// Plans, plays and judges once. The error is why it could not be played to its end.
@@ -298,7 +298,9 @@ impl<'a> Runner<'a> {
             return;
         };
         let from = self.wire.now();
-        let counted = join_all(counts.iter().map(|count| settled(effects, count))).await;
+        // Counting may be a command: not a hundred of them at once.
+        let counting = counts.iter().map(|count| settled(effects, count));
+        let counted: Vec<_> = stream::iter(counting).buffered(COUNTS_AT_ONCE).collect().await;
         for counted in counted {
             if let Err(why) = &counted {
                 seen.events.push((format!("{UNCOUNTED}{why}"), from, self.wire.now()));

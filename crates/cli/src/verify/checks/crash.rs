@@ -1,16 +1,23 @@
 //! The service is killed, at moments nobody chose.
 
+use std::time::Duration;
+
 use super::cause;
 use super::judge::{fail, is_success, last, not_shown};
 use super::{Check, Judged, Make, Plan, at_most_one, check, exactly};
 use crate::verify::runner::plain;
-use crate::verify::scenario::{Hook, Scenario, Seen, Step};
+use crate::verify::scenario::{Call, Hook, How, Scenario, Seen, Step};
 use crate::verify::scorecard::About;
 
 /// Times it is killed.
-const KILLS: usize = 3;
-/// Requests on their way each time, so that a kill meets some before, in and after their effect.
-const BURST: usize = 16;
+const KILLS: usize = 6;
+/// Requests on their way each time.
+const STREAM: usize = 32;
+/// They come in clumps, one after the other: some wait in line in the service, and a kill meets some before, in
+/// and after their effect, however long the command takes to strike.
+const CLUMP: usize = 8;
+/// For how long they come, at least.
+const STREAM_MIN: Duration = Duration::from_millis(80);
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
@@ -74,20 +81,26 @@ fn after_answer(make: &mut Make<'_>) -> Result<Plan, String> {
 
 fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
     has_commands(make)?;
-    let burst = BURST.min(make.setup.race_max).max(2);
+    let stream = STREAM.min(make.setup.race_max).max(2);
+    let span = STREAM_MIN.max(make.base.latency * 2);
     let mut scenario = Scenario::default();
     let mut retries = Vec::new();
-    for _ in 0..make.size {
+    // Early, late and in between, until after the last has come.
+    let part = span * 3 / 2 / make.size as u32;
+    for kill in 0..make.size as u32 {
         let mut calls = Vec::new();
-        for _ in 0..burst {
+        for at in 0..stream {
             let (tag, key) = (make.tag(), make.key());
             let nth = retries.len() + 1;
             let request = make.request(&tag, &key);
-            calls.push(plain(format!("first {nth}"), request.clone()));
+            // A body that is late is a request that is late, also while the command runs.
+            let pause = span * (at - at % CLUMP) as u32 / stream as u32;
+            let how = How::Slow { pieces: 1, pause };
+            calls.push(Call { name: format!("first {nth}"), request: request.clone(), how });
             retries.push(plain(format!("retry {nth}"), request));
             scenario.counts.push(at_most_one(tag));
         }
-        let moment = make.part_of(make.base.latency);
+        let moment = part * kill + make.part_of(part);
         scenario.steps.extend([
             Step::Start(calls),
             Step::Wait(moment),

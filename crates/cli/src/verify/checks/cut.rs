@@ -95,8 +95,13 @@ fn abort(make: &mut Make<'_>) -> Result<Plan, String> {
     for nth in 1..=make.size {
         let (tag, key) = (make.tag(), make.key());
         let request = make.request(&tag, &key);
-        // The first leaves at once: its request may be lost on the way, or run unheard.
-        let after = if nth == 1 { Duration::ZERO } else { make.part_of(make.base.latency) };
+        let after = match nth {
+            // Its answer is there, and nobody takes it.
+            1 => make.base.latency * 3 / 2,
+            // Its request may be lost on the way, or run unheard.
+            2 => Duration::ZERO,
+            _ => make.part_of(make.base.latency),
+        };
         let leaver = Call { name: format!("leaver {nth}"), request: request.clone(), how: How::Abort(after) };
         scenario.steps.push(Step::Send(vec![leaver]));
         retries.push(plain(format!("retry {nth}"), request));

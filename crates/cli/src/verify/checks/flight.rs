@@ -38,7 +38,7 @@ fn in_flight(make: &mut Make<'_>) -> Result<Plan, String> {
         let request = make.request(&tag, &key);
         scenario.steps.extend([
             Step::Start(vec![plain(format!("first {nth}"), request.clone())]),
-            Step::Wait(make.base.latency * nth / (MOMENTS + 2)),
+            Step::Wait(make.base.latency / (1 << nth)),
             Step::Send(vec![plain(format!("retry {nth}"), request)]),
             Step::Join,
         ]);

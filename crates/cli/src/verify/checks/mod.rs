@@ -63,9 +63,10 @@ pub(super) struct Insist {
     pub(super) at_most: Duration,
 }
 
-/// What is known of the service from one plain request.
+/// What is known of the service from a few plain requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Base {
+    /// The shortest seen.
     pub(super) latency: Duration,
     pub(super) body_bytes: usize,
     /// Why effects could not be counted.
@@ -154,11 +155,15 @@ impl<'a> Make<'a> {
         template.tagged(tag).with(&self.setup.profile.key_header, key)
     }
 
-    /// One request, nothing odd about it.
+    /// Requests with nothing odd about them, one after the other.
     pub(super) fn plain(&mut self) -> Scenario {
-        let (tag, key) = (self.tag(), self.key());
-        let steps = vec![Step::Send(vec![plain("first", self.request(&tag, &key))])];
-        Scenario { steps, counts: vec![exactly(tag, 1)] }
+        let mut scenario = Scenario::default();
+        for _ in 0..self.size {
+            let (tag, key) = (self.tag(), self.key());
+            scenario.steps.push(Step::Send(vec![plain("first", self.request(&tag, &key))]));
+            scenario.counts.push(exactly(tag, 1));
+        }
+        scenario
     }
 
     /// Its body as JSON.
@@ -180,7 +185,7 @@ impl<'a> Make<'a> {
     }
 
     /// Who judges.
-    pub(super) fn eye(&self) -> Eye {
+    fn eye(&self) -> Eye {
         Eye { profile: self.setup.profile.clone(), uncounted: self.uncounted() }
     }
 

@@ -67,7 +67,7 @@ fn while_running(make: &mut Make<'_>) -> Result<Plan, String> {
         let other = make.other(&first, &tag)?;
         scenario.steps.extend([
             Step::Start(vec![plain(format!("first {nth}"), first)]),
-            Step::Wait(make.base.latency * nth / (MEETINGS + 2)),
+            Step::Wait(make.base.latency / (1 << nth)),
             Step::Send(vec![plain(format!("other body {nth}"), other)]),
             Step::Join,
         ]);

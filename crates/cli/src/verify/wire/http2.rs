@@ -39,11 +39,11 @@ pub(super) async fn exchange(
     Ok(replies)
 }
 
-/// Told apart from an answer that broke: this is not HTTP/2 at all.
+/// What the other side ended in HTTP/2 is told apart from what is no HTTP/2 at all.
 fn no_answer(error: &h2::Error) -> String {
-    match error.is_io() || error.reason() == Some(h2::Reason::PROTOCOL_ERROR) {
-        true => format!("it does not speak HTTP/2 here: {error}"),
-        false => format!("the stream broke: {error}"),
+    match error.is_remote() {
+        true => format!("the stream was ended: {error}"),
+        false => format!("it does not speak HTTP/2 here: {error}"),
     }
 }
 

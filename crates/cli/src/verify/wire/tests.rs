@@ -1,9 +1,19 @@
+use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
+use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
@@ -146,11 +156,97 @@ async fn a_server_without_http2_is_said_to_have_none() {
     for url in [hangs_up, url] {
         let mut wire = Wire::new(Duration::from_millis(500));
         wire.begin();
-        for ended in all(&wire, &vec![call(&url, How::Http2(1)); 2]).await {
+        let mut call = call(&url, How::Http2(1));
+        // HTTP/2 could not carry them.
+        call.request.headers.clear();
+        for ended in all(&wire, &vec![call; 2]).await {
             let why = ended.reply.unwrap_err();
-            assert!(why.contains("does not speak HTTP/2") || why.contains("no answer within"), "{why}");
+            assert!(why.contains("does not speak HTTP/2"), "{why}");
         }
     }
+}
+
+/// Says which protocol it heard, over TLS if it has an acceptor, else in HTTP/2 at once.
+async fn hyper_server(tls: Option<TlsAcceptor>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let tls = tls.clone();
+            tokio::spawn(async move {
+                let Some(tls) = tls else { return heard_as(stream, true).await };
+                let Ok(stream) = tls.accept(stream).await else { return };
+                let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                heard_as(stream, is_http2).await;
+            });
+        }
+    });
+    address
+}
+
+async fn heard_as(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, is_http2: bool) {
+    let service = service_fn(|request: http::Request<hyper::body::Incoming>| async move {
+        let version = format!("{:?}", request.version());
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        Ok::<_, Infallible>(http::Response::new(Full::new(Bytes::from(
+            [version.as_bytes(), b" ", &body].concat(),
+        ))))
+    });
+    let io = TokioIo::new(stream);
+    let _ = match is_http2 {
+        true => {
+            hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(io, service).await
+        }
+        false => hyper::server::conn::http1::Builder::new().serve_connection(io, service).await,
+    };
+}
+
+async fn said(wire: &Wire, url: &str, how: How) -> Vec<String> {
+    let mut call = call(url, how);
+    call.request.headers.clear();
+    let ended = all(wire, &vec![call; 3]).await;
+    let text = |ended: Ended| String::from_utf8(ended.reply.unwrap().body.to_vec()).unwrap();
+    ended.into_iter().map(text).collect()
+}
+
+#[tokio::test]
+async fn duplicates_share_an_http2_connection_without_tls() {
+    let address = hyper_server(None).await;
+    let wire = Wire::new(Duration::from_secs(5));
+    assert_eq!(said(&wire, &format!("http://{address}/"), How::Http2(1)).await, ["HTTP/2.0 the end"; 3]);
+}
+
+#[tokio::test]
+async fn https_speaks_what_was_agreed_on() {
+    let key = KeyPair::generate().unwrap();
+    let own = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let secret = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+    let mut server = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![own.der().clone()], secret)
+        .unwrap();
+    server.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let port = hyper_server(Some(TlsAcceptor::from(Arc::new(server)))).await.port();
+    let url = format!("https://localhost:{port}/");
+    let mut wire = Wire::new(Duration::from_secs(5));
+    let call = call(&url, How::Plain);
+    let stranger = all(&wire, &[call]).await.remove(0).reply.unwrap_err();
+    assert!(stranger.contains("certificate"), "{stranger}");
+
+    let mut roots = RootCertStore::empty();
+    roots.add(own.der().clone()).unwrap();
+    let client = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    wire.tls = Some(Arc::new(client));
+    assert_eq!(said(&wire, &url, How::Plain).await, ["HTTP/1.1 the end"; 3]);
+    assert_eq!(said(&wire, &url, How::Pipelined(1)).await, ["HTTP/1.1 the end"; 3]);
+    assert_eq!(said(&wire, &url, How::Http2(1)).await, ["HTTP/2.0 the end"; 3]);
 }
 
 #[tokio::test]
