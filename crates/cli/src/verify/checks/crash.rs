@@ -123,14 +123,12 @@ fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
             let retry = eye.heard(seen, &format!("retry {nth}"))?;
             let status = retry.status;
             interrupted += usize::from(heard.is_none());
-            if let Some(first) = heard.filter(|reply| is_success(reply)) {
-                if status != first.status || retry.body != first.body {
-                    let what = format!(
-                        "a request was answered {} before the crash and {status} after it",
-                        first.status
-                    );
-                    return Err(fail(cause::NOT_DURABLE, what));
-                }
+            if let Some(first) = heard.filter(|reply| is_success(reply))
+                && (status != first.status || retry.body != first.body)
+            {
+                let what =
+                    format!("a request was answered {} before the crash and {status} after it", first.status);
+                return Err(fail(cause::NOT_DURABLE, what));
             }
             if is_success(retry) && eye.effects(seen, at) == Some(0) {
                 let what = format!("after a crash a request was answered {status}, and nothing happened");

@@ -173,63 +173,31 @@ impl Line {
 
     /// Lets go, and waits for what comes.
     pub(super) async fn go(self) -> Vec<Ended> {
+        match self.calls[0].1.how {
+            How::Pipelined(_) => self.go_pipelined().await,
+            How::Http2(_) => self.go_http2().await,
+            _ => vec![self.go_alone().await],
+        }
+    }
+
+    async fn go_alone(self) -> Ended {
         let Self { calls, link, held, begun, answer_max } = self;
+        let (at, Call { request, how, .. }) = &calls[0];
         let sent = begun.elapsed();
-        let places: Vec<usize> = calls.iter().map(|(at, _)| *at).collect();
-        let requests: Vec<&Request> = calls.iter().map(|(_, call)| &call.request).collect();
-        let how = calls[0].1.how;
-        let end = |at, reply| Ended { at, sent, ended: begun.elapsed(), reply };
-        let mut link = match link {
-            Ok(link) => link,
-            Err(why) => return places.into_iter().map(|at| end(at, Err(why.clone()))).collect(),
-        };
-        if let How::Pipelined(_) = how {
-            let mut replies = Vec::with_capacity(places.len());
-            let talk = http1::pipelined(link, &requests, |reply| replies.push((begun.elapsed(), reply)));
-            let why = match tokio::time::timeout(answer_max, talk).await {
-                Ok(Ok(())) => String::new(),
-                Ok(Err(why)) => why,
-                Err(_) => too_long(answer_max),
-            };
-            let got = replies.len();
-            let missing = || format!("{why} (after {got} of {} pipelined answers)", places.len());
-            let mut replies = replies.into_iter();
-            return places
-                .iter()
-                .map(|at| match replies.next() {
-                    Some((ended, reply)) => Ended { at: *at, sent, ended, reply: Ok(reply) },
-                    None => end(*at, Err(missing())),
-                })
-                .collect();
-        }
-        if let How::Http2(_) = how {
-            let replies =
-                match tokio::time::timeout(answer_max, http2::exchange(link, &requests, begun)).await {
-                    Ok(Ok(replies)) => replies,
-                    Ok(Err(why)) => return places.into_iter().map(|at| end(at, Err(why.clone()))).collect(),
-                    Err(_) => {
-                        return places.into_iter().map(|at| end(at, Err(too_long(answer_max)))).collect();
-                    }
-                };
-            let ended = places.iter().zip(replies);
-            return ended.map(|(at, (ended, reply))| Ended { at: *at, sent, ended, reply }).collect();
-        }
-        let request = requests[0];
         let talk = async {
-            let sent = match held {
-                Some(last) => http1::send(&mut link, &[last]).await,
-                None => match how {
-                    How::Slow { pieces, pause } => {
-                        http1::send_slowly(&mut link, request, pieces, pause).await
-                    }
-                    _ => http1::send(&mut link, &http1::written(request)?).await,
-                },
+            let mut link = link?;
+            let sent = match (held, *how) {
+                (Some(last), _) => http1::send(&mut link, &[last]).await,
+                (None, How::Slow { pieces, pause }) => {
+                    http1::send_slowly(&mut link, request, pieces, pause).await
+                }
+                (None, _) => http1::send(&mut link, &http1::written(request)?).await,
             };
             if let Err(why) = sent {
                 // Whoever refuses a body need not read it to its end, and may have said so.
                 return http1::read(&mut link, request).await.map_err(|_| why);
             }
-            match how {
+            match *how {
                 How::Cut(region) => Err(http1::read_until(&mut link, request, region).await?),
                 How::Abort(after) => {
                     tokio::time::sleep(after).await;
@@ -238,11 +206,43 @@ impl Line {
                 _ => http1::read(&mut link, request).await,
             }
         };
-        let reply = match tokio::time::timeout(answer_max, talk).await {
-            Ok(reply) => reply,
-            Err(_) => Err(too_long(answer_max)),
+        let reply = tokio::time::timeout(answer_max, talk).await;
+        let reply = reply.unwrap_or_else(|_| Err(too_long(answer_max)));
+        Ended { at: *at, sent, ended: begun.elapsed(), reply }
+    }
+
+    /// What came before a failure counts; the rest is told how far it got.
+    async fn go_pipelined(self) -> Vec<Ended> {
+        let Self { calls, link, begun, answer_max, .. } = self;
+        let sent = begun.elapsed();
+        let requests: Vec<&Request> = calls.iter().map(|(_, call)| &call.request).collect();
+        let mut replies = Vec::with_capacity(calls.len());
+        let talk = async {
+            http1::pipelined(link?, &requests, |reply| replies.push((begun.elapsed(), reply))).await
         };
-        vec![end(places[0], reply)]
+        let done = tokio::time::timeout(answer_max, talk).await;
+        let why = done.unwrap_or_else(|_| Err(too_long(answer_max))).err().unwrap_or_default();
+        let missing = format!("{why} (after {} of {} pipelined answers)", replies.len(), calls.len());
+        let mut replies = replies.into_iter();
+        let end = |at: usize| match replies.next() {
+            Some((ended, reply)) => Ended { at, sent, ended, reply: Ok(reply) },
+            None => Ended { at, sent, ended: begun.elapsed(), reply: Err(missing.clone()) },
+        };
+        calls.iter().map(|(at, _)| *at).map(end).collect()
+    }
+
+    async fn go_http2(self) -> Vec<Ended> {
+        let Self { calls, link, begun, answer_max, .. } = self;
+        let sent = begun.elapsed();
+        let requests: Vec<&Request> = calls.iter().map(|(_, call)| &call.request).collect();
+        let talk = async { http2::exchange(link?, &requests, begun).await };
+        let done = tokio::time::timeout(answer_max, talk).await;
+        let replies = match done.unwrap_or_else(|_| Err(too_long(answer_max))) {
+            Ok(replies) => replies,
+            Err(why) => vec![(begun.elapsed(), Err(why)); calls.len()],
+        };
+        let ended = calls.iter().zip(replies);
+        ended.map(|((at, _), (ended, reply))| Ended { at: *at, sent, ended, reply }).collect()
     }
 }
 
