@@ -155,7 +155,7 @@ mod tests {
         };
         let said = hooks(commands).run(Hook::StoreStop).await.unwrap_err();
         assert!(
-            said.contains("5") && said.contains("printed: no …") && !said.contains("printed: no abc"),
+            said.contains("5") && said.contains("printed: no (hidden)") && !said.contains("printed: no abc"),
             "{said}"
         );
     }

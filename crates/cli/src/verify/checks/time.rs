@@ -57,7 +57,8 @@ fn expiry(make: &mut Make<'_>) -> Result<Plan, String> {
 
 fn late(make: &mut Make<'_>) -> Result<Plan, String> {
     let slow = make.setup.slow.clone();
-    let slow = slow.ok_or("give a request that takes longer than the service waits (--slow)")?;
+    let slow =
+        slow.ok_or("give a request that takes longer than the service waits (--slow-data or --slow-url)")?;
     let (tag, key) = (make.tag(), make.key());
     let request = make.keyed(&slow, &tag, &key);
     let steps = vec![
