@@ -86,14 +86,6 @@ const TROUBLES: [(Trouble, &str); 19] = [
     (Trouble::ClockFast, "clock: three times too fast"),
 ];
 
-impl Phase {
-    pub(super) const COUNT: usize = PHASES.len();
-
-    pub(super) fn of(at: usize) -> Self {
-        PHASES[at].0
-    }
-}
-
 /// Cells that cannot be hit, with the reason.
 const IMPOSSIBLE: &[(Trouble, Phase, &str)] = &[];
 
@@ -124,7 +116,8 @@ impl Counts {
                         "\"{name}\" met \"{when}\" {hits} times, and that was impossible: {why}"
                     )),
                     (None, hits) if hits < least => {
-                        complaints.push(format!("\"{name}\" met \"{when}\" {hits} times, fewer than {least}"));
+                        complaints
+                            .push(format!("\"{name}\" met \"{when}\" {hits} times, fewer than {least}"));
                     }
                     (None, _) => {}
                 }

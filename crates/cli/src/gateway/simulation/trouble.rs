@@ -1,6 +1,6 @@
 //! What goes wrong, and when: decided by the seed, and by what the run has come to.
 //!
-//! Half of all troubles are aimed: they wait a while for some operation to be in a phase that the dice
+//! Most troubles are aimed: they wait a while for some operation to be in a phase that the dice
 //! chose, so that short phases are met as well as long ones.
 
 use std::sync::{Arc, Mutex};
@@ -139,10 +139,28 @@ struct Lane {
     now: Option<Trouble>,
     /// When that changes.
     until: Duration,
+    next: Trouble,
     /// What it waits for before it gets worse, and no longer than this.
     aim: Option<(Phase, Duration)>,
     dice: Dice,
 }
+
+/// Phases to wait for. The short ones twice.
+const AIMS: [Phase; 13] = [
+    Phase::BeforeClaim,
+    Phase::ClaimSent,
+    Phase::ClaimSent,
+    Phase::Running,
+    Phase::EffectDone,
+    Phase::Completing,
+    Phase::Completing,
+    Phase::Answering,
+    Phase::Answering,
+    Phase::Replaying,
+    Phase::Unknown,
+    Phase::Asked,
+    Phase::Asked,
+];
 
 /// Whatever trouble can be made with.
 pub(super) struct World<'a> {
@@ -166,7 +184,8 @@ impl Schedule {
         let lanes = places.filter_map(|place| {
             let mut dice = Dice::new(dice.roll(u64::MAX));
             let lane = (dice.roll(3) > 0).then(|| dice.millis(100, 3000));
-            lane.map(|until| Lane { place, now: None, until, aim: dice.aim(until), dice })
+            let next = dice.one_of(place.troubles());
+            lane.map(|until| Lane { place, now: None, until, next, aim: dice.aim(until), dice })
         });
         Self(lanes.collect())
     }
@@ -196,16 +215,16 @@ impl Schedule {
 }
 
 impl Dice {
-    /// Half of the time something to wait for, for a while after this moment.
+    /// Mostly something to wait for, for a while after this moment.
     fn aim(&mut self, after: Duration) -> Option<(Phase, Duration)> {
-        let phase = Phase::of(self.below(Phase::COUNT));
-        (self.roll(2) == 0).then(|| (phase, after + self.millis(500, 2500)))
+        let phase = self.one_of(&AIMS);
+        (self.roll(4) > 0).then(|| (phase, after + self.millis(500, 4000)))
     }
 }
 
 impl Lane {
     fn worsen_in_time(&mut self, sim: &mut Sim<'_>, world: &World<'_>) {
-        let phases = world.watch.phases(self.place.client());
+        let phases = world.watch.phases(self.concerns());
         match self.aim {
             Some((aim, end)) if sim.elapsed() < end && phases.iter().all(|(_, phase)| *phase != aim) => {}
             _ => self.worsen(sim, world),
@@ -213,10 +232,10 @@ impl Lane {
     }
 
     fn worsen(&mut self, sim: &mut Sim<'_>, world: &World<'_>) {
-        let trouble = self.dice.one_of(self.place.troubles());
+        let trouble = self.next;
         if trouble != Trouble::ClientCopy {
             // Before it happens: a crash ends what it met.
-            world.watch.begins(trouble, self.place.client());
+            world.watch.begins(trouble, self.concerns());
         }
         world.trace.note(sim.elapsed(), &format!("{}: {trouble:?}", self.title()));
         self.begin(trouble, sim, world);
@@ -285,8 +304,14 @@ impl Lane {
             _ => *world.mood.lock().expect("no panic") = None,
         }
         world.trace.note(sim.elapsed(), &format!("{}: {trouble:?} is over", self.title()));
-        (self.now, self.until) = (None, sim.elapsed() + self.dice.millis(200, 3000));
+        (self.now, self.until) = (None, sim.elapsed() + self.dice.millis(100, 2000));
+        self.next = self.dice.one_of(self.place.troubles());
         self.aim = self.dice.aim(self.until);
+    }
+
+    /// Whose requests the next trouble is about, if not everybody's. A copy may be of any.
+    fn concerns(&self) -> Option<usize> {
+        self.place.client().filter(|_| self.next != Trouble::ClientCopy)
     }
 
     fn title(&self) -> String {

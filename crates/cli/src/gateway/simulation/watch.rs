@@ -37,7 +37,8 @@ struct Facts {
 impl Facts {
     fn phase(&self, record: Option<&Record>, now: Timestamp) -> Option<Phase> {
         let is_asked_for = !self.asks.is_empty();
-        let Some(record) = record.filter(|record| !matches!(record.state, State::Released | State::Tombstone))
+        let Some(record) =
+            record.filter(|record| !matches!(record.state, State::Released | State::Tombstone))
         else {
             let before = is_asked_for.then_some(Phase::BeforeClaim);
             return if self.claims > 0 { Some(Phase::ClaimSent) } else { before };
