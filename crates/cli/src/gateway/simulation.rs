@@ -208,6 +208,9 @@ fn judge(recovery: Recovery, service: &Service, heard: &[Heard], memory: &Arc<dy
         assert!(fresh <= 1, "{fresh} clients heard that theirs was the first for {key}");
         let record = records.iter().find(|record| record.operation.key().as_str() == key);
         let state = record.map(|record| record.state);
+        // G-17
+        let is_stored = answers.is_empty() || state == Some(State::Completed);
+        assert!(is_stored, "{key} was answered {answers:?} and the store says {state:?}");
         let agrees = match state {
             Some(State::Completed) => charges == 1,
             // G-16

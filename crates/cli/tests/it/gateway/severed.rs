@@ -3,8 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -151,6 +151,10 @@ async fn message(from: &mut OwnedReadHalf) -> std::io::Result<(u8, Vec<u8>)> {
     Ok((message[0], message))
 }
 
+fn arguments<'a>(upstream: &'a str, store: &'a str) -> Vec<&'a str> {
+    vec!["--listen", "127.0.0.1:0", "--upstream", upstream, "--store", store, "--tenant", "none"]
+}
+
 #[tokio::test]
 async fn a_connection_cut_at_a_commit_is_found_out_and_runs_nothing_twice() {
     // G-9, G-17
@@ -162,17 +166,7 @@ async fn a_connection_cut_at_a_commit_is_found_out_and_runs_nothing_twice() {
     let severing = Severing::to(&store).await;
     let upstream = Upstream::start().await;
     let url = upstream.url();
-    let gateway = Gateway::with(&[
-        "--listen",
-        "127.0.0.1:0",
-        "--upstream",
-        &url,
-        "--store",
-        &severing.url,
-        "--tenant",
-        "none",
-    ])
-    .await;
+    let gateway = Gateway::with(&arguments(&url, &severing.url)).await;
     let caller = Caller::of(&gateway.address);
     let mut cases = 0;
     for statement in [CLAIM, COMPLETION] {
@@ -277,7 +271,8 @@ impl Drop for Server {
 async fn a_server_restarted_under_load_costs_time_and_no_second_effect() {
     // G-9, G-17, G-18
     const WORKERS: usize = 8;
-    const EACH: usize = 40;
+    /// How many requests come before a restart, and after the last.
+    const BETWEEN: usize = 30;
     let Some(server) = tokio::task::spawn_blocking(Server::start).await.expect("no panic") else {
         assert!(std::env::var_os("SEMEL_TEST_REQUIRE").is_none(), "SEMEL_TEST_PG_BIN is not set");
         eprintln!("SKIPPED postgres: SEMEL_TEST_PG_BIN is not set; ./test starts a server");
@@ -285,24 +280,17 @@ async fn a_server_restarted_under_load_costs_time_and_no_second_effect() {
     };
     let upstream = Upstream::start().await;
     let (url, store) = (upstream.url(), server.url());
-    let gateway = Gateway::with(&[
-        "--listen",
-        "127.0.0.1:0",
-        "--upstream",
-        &url,
-        "--store",
-        &store,
-        "--tenant",
-        "none",
-        "--store-patience",
-        "500ms",
-    ])
-    .await;
+    let mut given = arguments(&url, &store);
+    given.extend(["--store-patience", "500ms"]);
+    let gateway = Gateway::with(&given).await;
+    let enough = Arc::new(AtomicBool::new(false));
     let mut load = JoinSet::new();
     for worker in 0..WORKERS {
-        let caller = Caller::of(&gateway.address);
+        let (caller, enough) = (Caller::of(&gateway.address), enough.clone());
         load.spawn(async move {
-            for at in 0..EACH {
+            let mut paths = Vec::new();
+            while !enough.load(Ordering::SeqCst) {
+                let at = paths.len();
                 let (path, key) =
                     (format!("/pay/{worker}-{at}"), format!("severed-load-{worker:02}-{at:04}"));
                 let first = caller.post(&path, &key, ORDER).await;
@@ -311,27 +299,28 @@ async fn a_server_restarted_under_load_costs_time_and_no_second_effect() {
                 let last = until(&caller, &path, &key, |heard| heard.status == 201).await;
                 let is_same = last.is_replay() && last.body == first.body;
                 assert!(first.status != 201 || is_same, "{key}: {first:?}, then {last:?}");
-                tokio::time::sleep(Duration::from_millis(20)).await;
+                paths.push(path);
             }
+            paths
         });
     }
-    let server = tokio::task::spawn_blocking(move || {
-        for how in ["immediate", "fast"] {
-            std::thread::sleep(Duration::from_millis(300));
-            server.restart(how);
+    let server = Arc::new(server);
+    for how in ["immediate", "fast"] {
+        for _ in 0..BETWEEN {
+            upstream.comes().await;
         }
-        server
-    });
-    let server = server.await.expect("it is restarted");
-    while let Some(done) = load.join_next().await {
-        done.expect("a worker ends well");
+        let server = server.clone();
+        tokio::task::spawn_blocking(move || server.restart(how)).await.expect("it is restarted");
     }
-    for worker in 0..WORKERS {
-        for at in 0..EACH {
-            assert_eq!(upstream.count(&format!("/pay/{worker}-{at}")), 1, "{worker}-{at}");
-        }
+    for _ in 0..BETWEEN {
+        upstream.comes().await;
+    }
+    enough.store(true, Ordering::SeqCst);
+    let paths: Vec<String> = load.join_all().await.into_iter().flatten().collect();
+    for path in &paths {
+        assert_eq!(upstream.count(path), 1, "{path}");
     }
     drop(gateway);
     tokio::task::spawn_blocking(move || drop(server)).await.expect("it is stopped");
-    semel_testkit::ledger("restarted under load", "postgres", (WORKERS * EACH) as u64);
+    semel_testkit::ledger("restarted under load", "postgres", paths.len() as u64);
 }
