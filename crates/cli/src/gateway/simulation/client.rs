@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 use turmoil::net::TcpStream;
 
 use super::coverage::Trouble;
+use super::service::TOO_LATE;
 use super::trouble::Dice;
 use super::watch::Watch;
 use super::{KEYS, Trace};
@@ -140,6 +141,11 @@ impl Client {
             }
             self.heard.lock().expect("no panic").push(Heard { key, is_replay, headers, body });
             return true;
+        }
+        if status == 409 && body == TOO_LATE {
+            trace.tell(&format!("{name} {key}: 409, too late"));
+            assert!(!headers.contains_key("idempotent-replayed"), "{key}: a refusal became the outcome");
+            return false;
         }
         let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let kind = problem["type"].as_str().unwrap_or("?").replace("urn:semel:problem:", "");

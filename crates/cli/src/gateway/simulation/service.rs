@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -45,6 +45,8 @@ struct Row {
     receipt: Bytes,
 }
 
+/// What an attempt is told that comes below the fence.
+pub(super) const TOO_LATE: &[u8] = b"the attempt came too late";
 /// How long it usually takes.
 pub(super) const BRISK: Duration = Duration::from_millis(200);
 const LOSSES: u64 = 25;
@@ -114,7 +116,7 @@ impl Service {
             let row = books.rows.entry(key.clone()).or_default();
             if token <= row.refused_through {
                 self.trace.tell(&format!("service {key}: attempt {token} came too late"));
-                return Ok(answer(409, Bytes::from_static(b"refused")));
+                return Ok(refusal(headers));
             }
             books.serial += 1;
             row.charges += 1;
@@ -163,6 +165,17 @@ impl Service {
         let books = &mut *self.books();
         [(); 2].map(|()| books.dice.within(books.pace))
     }
+}
+
+/// Says that nothing happened, as docs/reconcile.md asks: the answer of an attempt that came too late must
+/// not become the outcome.
+fn refusal(headers: &HeaderMap) -> Response<Full<Bytes>> {
+    let mut response = answer(409, Bytes::from_static(TOO_LATE));
+    response.headers_mut().insert("semel-hint", HeaderValue::from_static("nothing-happened"));
+    if let Some(nonce) = headers.get("semel-nonce") {
+        response.headers_mut().insert("semel-nonce", nonce.clone());
+    }
+    response
 }
 
 fn answer(status: u16, body: Bytes) -> Response<Full<Bytes>> {

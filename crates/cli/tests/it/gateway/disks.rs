@@ -37,7 +37,7 @@ async fn on_a_full_disk_nothing_is_promised_and_with_room_again_all_is_done_once
         let (path, key) = name(heard.len());
         let answer = caller.post(&path, &key, ORDER).await;
         match answer.status {
-            201 => {}
+            201 => assert_eq!(answer.header("idempotency-unprotected"), None, "nothing runs unprotected"),
             503 if answer.problem() == "store-unavailable" => {
                 assert_eq!(upstream.count(&path), 0, "nothing runs");
                 refused += 1;
