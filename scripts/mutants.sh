@@ -15,7 +15,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 failures=0
 # A killer is a short test, and what a broken build does is not coverage.
-unset SEMEL_MUTANT SEMEL_TEST_LONG SEMEL_TEST_LEDGER
+unset SEMEL_MUTANT SEMEL_TEST_LONG SEMEL_TEST_LEDGER SEMEL_TEST_SIMULATION
+export SEMEL_SIMULATION_SEEDS=40
 declare -A baseline proven
 
 printf 'rule\tmutant\tkilling test\tverdict\n' >"$results"

@@ -105,7 +105,8 @@ impl Request {
         if record.print.version != self.print.version {
             return Step::told(Claim::OtherVersion { version: record.print.version });
         }
-        if record.print.digest != self.print.digest && !mutant::on("fingerprint-ignored") {
+        let unseen = record.state == State::InProgress && mutant::on("mismatch-unseen-in-flight");
+        if record.print.digest != self.print.digest && !unseen && !mutant::on("fingerprint-ignored") {
             return Step::told(Claim::Mismatch { stored: record.print.clone() });
         }
         match record.state {

@@ -66,7 +66,8 @@ impl Key {
             return Err(Invalid::TooLong { chars: value.len() });
         }
         let trimmed = value.trim_ascii();
-        if trimmed.first() == Some(&b'"') { unquote(trimmed) } else { Self::bare(trimmed) }
+        let is_quoted = trimmed.first() == Some(&b'"') && !crate::mutant::on("quotes-kept");
+        if is_quoted { unquote(trimmed) } else { Self::bare(trimmed) }
     }
 
     fn bare(value: &[u8]) -> Result<Self, Invalid> {

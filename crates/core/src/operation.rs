@@ -177,7 +177,9 @@ fn digest(scope: &Scope, key: &Key) -> OperationId {
         }
         hash.update(bytes);
     };
-    part(1, scope.namespace.as_bytes());
+    if !crate::mutant::on("id-without-namespace") {
+        part(1, scope.namespace.as_bytes());
+    }
     match &scope.tenant {
         Some(_) if crate::mutant::on("id-without-tenant") => {}
         Some(tenant) => part(2, tenant.as_bytes()),

@@ -68,7 +68,7 @@ impl Keyring {
     fn seal(&self, operation: OperationId, plain: &[u8]) -> Vec<u8> {
         let mut nonce = [0; NONCE_BYTES];
         getrandom::fill(&mut nonce).expect("the operating system gives random bytes");
-        let payload = Payload { msg: plain, aad: operation.as_bytes() };
+        let payload = Payload { msg: plain, aad: bound_to(&operation) };
         let sealed = self.ciphers[&self.active]
             .encrypt(&XNonce::from(nonce), payload)
             .expect("sealing fails only beyond 256 GiB, and outcomes are bounded");
@@ -79,6 +79,11 @@ impl Keyring {
         out.0.extend_from_slice(&sealed);
         out.0
     }
+}
+
+/// The operation is part of what is authenticated.
+fn bound_to(operation: &OperationId) -> &[u8] {
+    if mutant::on("seal-unbound") { b"" } else { operation.as_bytes() }
 }
 
 /// Key ids are shown; keys never are.
@@ -123,8 +128,8 @@ pub fn open(stored: &Bytes, operation: OperationId, keys: Option<&Keyring>) -> R
     let Some(cipher) = keys.and_then(|ring| ring.ciphers.get(&key)) else {
         return Err(Unreadable::KeyMissing { key });
     };
-    // The operation is part of what is authenticated: a seal moved to another record stays shut.
-    let payload = Payload { msg: input.0, aad: operation.as_bytes() };
+    // A seal moved to another record stays shut.
+    let payload = Payload { msg: input.0, aad: bound_to(&operation) };
     let plain = cipher.decrypt(&XNonce::from(nonce), payload).map_err(|_| Unreadable::SealBroken { key })?;
     Outcome::decode(&plain.into())
 }

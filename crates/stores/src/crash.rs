@@ -1,7 +1,8 @@
 //! Named places where a test may kill the process, to see what a crash there leaves behind.
 //!
 //! `SEMEL_CRASH_AT` names the place, `SEMEL_CRASH_AFTER` how many times it is passed before (none
-//! unless said). Release builds contain none of this.
+//! unless said), and `SEMEL_CRASH_WHEN` a file without which no pass counts. Release builds contain none
+//! of this.
 
 /// Ends the process here, without unwinding or flushing, if a test asked for it.
 #[cfg(debug_assertions)]
@@ -14,7 +15,10 @@ pub(crate) fn point(name: &str) {
         let after = std::env::var("SEMEL_CRASH_AFTER").ok().and_then(|text| text.parse().ok());
         AtomicU64::new(after.unwrap_or(0))
     });
+    static WHEN: LazyLock<Option<std::ffi::OsString>> =
+        LazyLock::new(|| std::env::var_os("SEMEL_CRASH_WHEN"));
     if PLACE.as_deref() == Some(name)
+        && WHEN.as_ref().is_none_or(|file| std::path::Path::new(file).exists())
         && PASSES.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_err()
     {
         std::process::abort();

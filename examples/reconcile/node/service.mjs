@@ -58,7 +58,10 @@ function refusal(derivedKey, token) {
   if (!derivedKey || !token) return [400, { error: "come through the gateway, with an Idempotency-Key" }];
   const { refusedThrough, token: begun, status, body } = receipt(derivedKey);
   if (status !== undefined) return [status, body];
-  if (token <= refusedThrough) return [409, { error: `attempt ${token} came too late: tokens up to ${refusedThrough} are refused` }];
+  if (token <= refusedThrough) {
+    const error = `attempt ${token} came too late: tokens up to ${refusedThrough} are refused`;
+    return [409, { error }, "nothing-happened"];
+  }
   if (begun !== undefined) return [409, { error: "the bank has not answered yet" }];
   return undefined;
 }
@@ -108,11 +111,17 @@ const server = createServer(async (request, response) => {
   for await (const part of request) parts.push(part);
   const text = Buffer.concat(parts).toString();
   const route = request.method === "GET" ? () => [200, { charges }] : routes[request.url];
-  const [status, answer] = route
+  const [status, answer, hint] = route
     ? route(request.headers, text ? JSON.parse(text) : {})
     : [404, { error: "no such path" }];
   const body = JSON.stringify(answer);
-  response.writeHead(status, { "content-type": "application/json", "content-length": Buffer.byteLength(body) });
+  // A hint is believed only beside the nonce of its attempt.
+  const hints = hint ? { "semel-hint": hint, "semel-nonce": request.headers["semel-nonce"] ?? "" } : {};
+  response.writeHead(status, {
+    "content-type": "application/json",
+    "content-length": Buffer.byteLength(body),
+    ...hints,
+  });
   response.end(body);
 });
 server.listen(Number(port), "127.0.0.1", () => {

@@ -44,7 +44,8 @@ def take_row(database, headers):
     if status is not None:
         return status, json.loads(body)
     if token <= refused_through:
-        return 409, {"error": f"attempt {token} came too late: tokens up to {refused_through} are refused"}
+        error = f"attempt {token} came too late: tokens up to {refused_through} are refused"
+        return 409, {"error": error}, "nothing-happened"
     if begun is not None:
         return 409, {"error": "the bank has not answered yet"}
     database.execute("UPDATE receipts SET token = ? WHERE derived_key = ?", [token, derived_key])
@@ -113,18 +114,22 @@ class Handler(BaseHTTPRequestHandler):
         # Closing without a commit, when something fails, rolls back.
         with closing(open_database(sys.argv[2])) as database:
             database.execute("BEGIN IMMEDIATE")
-            status, answer = ROUTES[self.path](database, self.headers, request)
+            answer = ROUTES[self.path](database, self.headers, request)
             database.execute("COMMIT")
-        self.answer(status, answer)
+        self.answer(*answer)
 
     def do_GET(self):
         with closing(open_database(sys.argv[2])) as database:
             (count,) = database.execute("SELECT count(*) FROM charges").fetchone()
         self.answer(200, {"charges": count})
 
-    def answer(self, status, answer):
+    def answer(self, status, answer, hint=None):
         body = json.dumps(answer).encode()
         self.send_response(status)
+        if hint is not None:
+            # It is believed only beside the nonce of its attempt.
+            self.send_header("Semel-Hint", hint)
+            self.send_header("Semel-Nonce", self.headers.get("Semel-Nonce", ""))
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -34,6 +34,10 @@ impl Writer<'_> {
             Kind::Null => self.out.tag(b'n'),
             Kind::True => self.out.tag(b't'),
             Kind::False => self.out.tag(b'f'),
+            Kind::Number if crate::mutant::on("numbers-as-doubles") => {
+                let number: f64 = String::from_utf8_lossy(self.document.text(id)).parse().unwrap_or(f64::NAN);
+                self.out.text(b'#', number.to_string().as_bytes());
+            }
             Kind::Number => self.out.text(b'#', self.document.text(id)),
             Kind::String => self.out.text(b'"', self.document.text(id)),
             Kind::Array => return self.array(id, cursor, from),

@@ -154,9 +154,15 @@ impl Service {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
         tokio::spawn(connection);
         let head = head.header("host", &self.address).header("content-type", "application/json");
+        let nonce = head.headers_ref().and_then(|headers| headers.get("semel-nonce").cloned());
         let answer =
             sender.send_request(head.body(Full::new(Bytes::from(body.to_string()))).unwrap()).await.unwrap();
         let status = answer.status().as_u16();
+        if status == 409 {
+            // Otherwise the refusal could become the outcome.
+            assert_eq!(answer.headers().get("semel-hint").unwrap(), "nothing-happened");
+            assert_eq!(answer.headers().get("semel-nonce"), nonce.as_ref());
+        }
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (status, serde_json::from_slice(&body).unwrap())
     }

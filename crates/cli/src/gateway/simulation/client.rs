@@ -8,12 +8,18 @@ use futures_util::future::join_all;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use tokio::sync::Notify;
 use turmoil::net::TcpStream;
 
+use super::coverage::Trouble;
+use super::service::TOO_LATE;
 use super::trouble::Dice;
+use super::watch::Watch;
 use super::{KEYS, Trace};
 use crate::gateway::BoxError;
 
+/// Every key is asked for by then.
+const STARTS_WITHIN_MILLIS: u64 = 7_000;
 /// How long it waits for one answer.
 const PATIENCE: Duration = Duration::from_millis(2500);
 
@@ -27,13 +33,42 @@ pub(super) struct Heard {
     pub(super) body: Bytes,
 }
 
+/// What befalls a client from outside, for each key.
+#[derive(Clone, Default)]
+pub(super) struct Orders(Arc<[Order; KEYS]>);
+
+#[derive(Default)]
+struct Order {
+    repeat: Notify,
+    hang_up: Notify,
+}
+
+impl Orders {
+    /// The network delivers a request once more.
+    pub(super) fn repeat(&self, at: usize) {
+        self.0[at].repeat.notify_one();
+    }
+
+    /// It waits for no answer any more.
+    pub(super) fn hang_up(&self) {
+        self.0.iter().for_each(|order| order.hang_up.notify_waiters());
+    }
+}
+
+#[derive(Clone)]
 pub(super) struct Client {
+    pub(super) number: usize,
     pub(super) name: String,
     /// Whether an unknown stays one until a person settles it.
     pub(super) holds: bool,
-    pub(super) dice: Dice,
+    pub(super) orders: Orders,
+    pub(super) watch: Watch,
     pub(super) heard: Arc<Mutex<Vec<Heard>>>,
     pub(super) trace: Trace,
+}
+
+pub(super) fn name(at: usize) -> String {
+    format!("client-{at}")
 }
 
 pub(super) fn key(at: usize) -> String {
@@ -42,25 +77,50 @@ pub(super) fn key(at: usize) -> String {
 
 impl Client {
     /// All keys side by side, each from some moment on: clients meet on some and are alone on others.
-    pub(super) async fn run(mut self) -> turmoil::Result {
-        let dice: Vec<Dice> = (0..KEYS).map(|_| Dice::new(self.dice.roll(u64::MAX))).collect();
+    pub(super) async fn run(self, mut dice: Dice) -> turmoil::Result {
+        for at in 0..KEYS {
+            tokio::task::spawn_local(self.clone().repeat(at));
+        }
+        let dice: Vec<Dice> = (0..KEYS).map(|_| Dice::new(dice.roll(u64::MAX))).collect();
         let intents = dice.into_iter().enumerate().map(|(at, dice)| self.insist(at, dice));
         join_all(intents).await;
         Ok(())
     }
 
     async fn insist(&self, at: usize, mut dice: Dice) {
-        tokio::time::sleep(dice.millis(0, 15_000)).await;
+        tokio::time::sleep(dice.millis(0, STARTS_WITHIN_MILLIS)).await;
         while !self.is_over(at).await {
             tokio::time::sleep(dice.millis(20, 1500)).await;
+        }
+    }
+
+    /// Copies of its requests, whenever the network makes one.
+    async fn repeat(self, at: usize) {
+        loop {
+            self.orders.0[at].repeat.notified().await;
+            let client = self.clone();
+            tokio::task::spawn_local(async move { client.is_over(at).await });
         }
     }
 
     /// Asks once. Whether there is nothing left to ask.
     async fn is_over(&self, at: usize) -> bool {
         let key = key(at);
-        let answer = tokio::time::timeout(PATIENCE, ask(at, &key)).await;
         let (name, trace) = (&self.name, &self.trace);
+        let asking = self.watch.asks(self.number, &key);
+        let hung_up = self.orders.0[at].hang_up.notified();
+        let answer = tokio::select! {
+            biased;
+            () = hung_up => {
+                trace.tell(&format!("{name} {key}: hung up"));
+                return false;
+            }
+            answer = tokio::time::timeout(PATIENCE, ask(at, &key)) => answer,
+        };
+        if answer.is_err() {
+            self.watch.meets(Trouble::ClientGone, &key);
+        }
+        drop(asking);
         let (status, headers, body) = match answer {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => {
@@ -81,6 +141,11 @@ impl Client {
             }
             self.heard.lock().expect("no panic").push(Heard { key, is_replay, headers, body });
             return true;
+        }
+        if status == 409 && body == TOO_LATE {
+            trace.tell(&format!("{name} {key}: 409, too late"));
+            assert!(!headers.contains_key("idempotent-replayed"), "{key}: a refusal became the outcome");
+            return false;
         }
         let problem: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
         let kind = problem["type"].as_str().unwrap_or("?").replace("urn:semel:problem:", "");

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use semel::runtime::{Boxed, Tokio};
@@ -38,17 +38,47 @@ impl Listener for TcpListener {
     }
 }
 
-/// The store's clock. It stands where the simulation was last when nobody runs.
+/// The store's clock. It stands where the simulation was last when nobody runs, and it may be wrong.
 #[derive(Default)]
-pub(super) struct StoreClock(AtomicI64);
+pub(super) struct StoreClock(Mutex<Hands>);
+
+#[derive(Default)]
+struct Hands {
+    /// The simulation's time when they were moved last.
+    elapsed: Duration,
+    micros: i64,
+    /// How many times too fast it runs, less one.
+    haste: i64,
+}
+
+impl StoreClock {
+    fn hands(&self) -> MutexGuard<'_, Hands> {
+        let mut hands = self.0.lock().expect("no panic");
+        if let Some(elapsed) = turmoil::sim_elapsed() {
+            let passed = semel::clock::micros(elapsed.saturating_sub(hands.elapsed));
+            hands.micros += passed * (1 + hands.haste);
+            hands.elapsed = hands.elapsed.max(elapsed);
+        }
+        hands
+    }
+
+    pub(super) fn jump_ahead(&self, by: Duration) {
+        self.hands().micros += semel::clock::micros(by);
+    }
+
+    pub(super) fn jump_back(&self, by: Duration) {
+        self.hands().micros -= semel::clock::micros(by);
+    }
+
+    pub(super) fn run(&self, haste: i64) {
+        self.hands().haste = haste;
+    }
+}
 
 impl Clock for StoreClock {
     fn now(&self) -> Timestamp {
         const BEGIN_MICROS: i64 = 1_767_225_600_000_000;
-        if let Some(elapsed) = turmoil::sim_elapsed() {
-            self.0.fetch_max(semel::clock::micros(elapsed), Ordering::SeqCst);
-        }
-        Timestamp::from_micros(BEGIN_MICROS + self.0.load(Ordering::SeqCst))
+        Timestamp::from_micros(BEGIN_MICROS + self.hands().micros)
     }
 }
 

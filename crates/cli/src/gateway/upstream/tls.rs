@@ -1,7 +1,7 @@
 //! TLS to the upstream: the system's roots, and the operator's beside them.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use anyhow::Context as _;
 use rustls::crypto::ring;
@@ -21,6 +21,10 @@ pub(super) struct Connectors {
     pub(super) http2: TlsConnector,
 }
 
+/// Read once: a start asks for them more than once, and a simulation starts gateways by the thousand.
+static SYSTEM: LazyLock<Vec<CertificateDer<'static>>> =
+    LazyLock::new(|| rustls_native_certs::load_native_certs().certs);
+
 /// Whom to believe: the system's roots and those of a file.
 pub(crate) fn client_config(extra: Option<&Path>) -> anyhow::Result<ClientConfig> {
     with_roots(roots(extra)?)
@@ -28,7 +32,7 @@ pub(crate) fn client_config(extra: Option<&Path>) -> anyhow::Result<ClientConfig
 
 fn roots(extra: Option<&Path>) -> anyhow::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    roots.add_parsable_certificates(SYSTEM.iter().cloned());
     if let Some(file) = extra {
         let place = || format!("the upstream's certificates in {}", file.display());
         for certificate in CertificateDer::pem_file_iter(file).with_context(place)? {

@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 
 /// Nothing here takes longer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const HUGE: usize = 16 << 20;
 pub(super) const ORDER: &str = r#"{"amount":100,"currency":"EUR"}"#;
 
 /// The service behind the gateway: it counts what it is asked to do, by path, and does it as the
@@ -95,6 +96,8 @@ async fn serve(State(upstream): State<Upstream>, request: Request) -> Response {
             Response::new(Body::from_stream(cut))
         }
         "large" => (StatusCode::CREATED, "x".repeat(3 << 20)).into_response(),
+        // More than the buffers of a connection hold.
+        "huge" => (StatusCode::CREATED, "x".repeat(HUGE)).into_response(),
         "headers" => {
             let mut response = created(n, &body);
             for (name, value) in [("x-order", "1"), ("set-cookie", "session=secret"), ("x-order", "2")] {
@@ -156,9 +159,18 @@ impl Gateway {
 
     /// Its log goes there.
     pub(super) async fn telling(log: Stdio, arguments: &[&str]) -> Self {
+        Self::ready(Self::command(arguments).stderr(log)).await
+    }
+
+    pub(super) fn command(arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
-        command.arg("gateway").args(arguments).env_remove("SEMEL_STORE");
-        let command = command.stdout(Stdio::piped()).stderr(log).kill_on_drop(true);
+        command.arg("gateway").args(arguments);
+        command
+    }
+
+    /// Whatever the command does before: a gateway comes of it.
+    pub(super) async fn ready(command: &mut Command) -> Self {
+        let command = command.env_remove("SEMEL_STORE").stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn().expect("it starts");
         let mut lines = BufReader::new(child.stdout.take().expect("it has output")).lines();
         let ready = async {
@@ -172,7 +184,7 @@ impl Gateway {
                     return (address.to_owned(), admin);
                 }
             }
-            panic!("the gateway ended before it was ready: {arguments:?}");
+            panic!("the gateway ended before it was ready");
         };
         let (address, admin) = tokio::time::timeout(PATIENCE, ready).await.expect("it is ready in time");
         Self { child, address, admin }
