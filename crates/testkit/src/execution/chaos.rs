@@ -71,7 +71,10 @@ async fn attempt(effects: Arc<AtomicU32>, choice: u64, pause: Duration) -> Endin
 /// One schedule from beginning to end.
 async fn schedule(rig: &Arc<dyn Rig>, seed: u64, recovery: Recovery, lease: Duration) {
     let till = Till::with_plan(rig.clone(), trouble(seed, rig.in_tokio_time()));
-    let policy = policy(brisk().recovery(recovery).lease(lease).wait(Duration::from_millis(30)));
+    let made = || brisk().recovery(recovery).lease(lease).wait(Duration::from_millis(30));
+    // When trouble is over, what is asked must be answered, however slow the disk is.
+    let patient = policy(made().store_patience(Duration::from_secs(20)));
+    let policy = policy(made());
     let effects: Vec<Arc<AtomicU32>> = (0..KEYS).map(|_| Arc::default()).collect();
     let key = move |n: usize| format!("chaos-{seed:08}-key-{n}-{recovery:?}");
     let mut callers = tokio::task::JoinSet::new();
@@ -115,7 +118,7 @@ async fn schedule(rig: &Arc<dyn Rig>, seed: u64, recovery: Recovery, lease: Dura
             (0, Some(State::InProgress | State::Unknown)) if till.faulty.ghosts() > 0 => {}
             _ => panic!("{ran} effects and the record is {record:?}"),
         }
-        let again = till.run(&key(n), &policy, async |_| Outcome::text("afterwards")).await;
+        let again = till.run(&key(n), &patient, async |_| Outcome::text("afterwards")).await;
         match (state, again) {
             (Some(State::Completed), Ok(answer)) => assert_eq!(answer.origin, Origin::Replayed),
             (None | Some(State::Released), Ok(answer)) => assert_eq!(answer.origin, Origin::Fresh),
