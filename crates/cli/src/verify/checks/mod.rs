@@ -63,6 +63,10 @@ pub(super) struct Insist {
     pub(super) at_most: Duration,
 }
 
+/// Names of plain requests.
+pub(super) const FIRST: &str = "first";
+const RETRY: &str = "retry";
+
 /// What is known of the service from a few plain requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Base {
@@ -73,6 +77,8 @@ pub(super) struct Base {
     pub(super) problem: Option<String>,
     /// The request was answered well and the counter saw nothing.
     pub(super) uncounted: bool,
+    /// Headers that a plain retry loses or changes, in lower case.
+    pub(super) altered: Vec<String>,
 }
 
 /// A check that is played once.
@@ -155,15 +161,28 @@ impl<'a> Make<'a> {
         template.tagged(tag).with(&self.setup.profile.key_header, key)
     }
 
-    /// Requests with nothing odd about them, one after the other.
+    /// Requests with nothing odd about them, one after the other, and a retry of the last.
     pub(super) fn plain(&mut self) -> Scenario {
         let mut scenario = Scenario::default();
-        for _ in 0..self.size {
+        for nth in 1..=self.size {
             let (tag, key) = (self.tag(), self.key());
-            scenario.steps.push(Step::Send(vec![plain("first", self.request(&tag, &key))]));
+            let request = self.request(&tag, &key);
+            scenario.steps.push(Step::Send(vec![plain(FIRST, request.clone())]));
+            if nth == self.size {
+                scenario.steps.push(Step::Send(vec![plain(RETRY, request)]));
+            }
             scenario.counts.push(exactly(tag, 1));
         }
         scenario
+    }
+
+    /// What a plain retry makes of an answer's headers.
+    pub(super) fn altered(&self, seen: &Seen) -> Vec<String> {
+        let heard = |name| judge::last(seen, name).and_then(|answer| answer.reply.as_ref().ok());
+        match (heard(FIRST), heard(RETRY)) {
+            (Some(first), Some(retry)) => self.eye().strict().altered(first, retry),
+            _ => Vec::new(),
+        }
     }
 
     /// Its body as JSON.
@@ -184,9 +203,10 @@ impl<'a> Make<'a> {
         Ok(Request { body: body.into(), ..request.clone() })
     }
 
-    /// Who judges.
+    /// Who judges. Headers that every replay alters are one flaw, and `replay` tells it; a race is not to blame.
     fn eye(&self) -> Eye {
-        Eye { profile: self.setup.profile.clone(), uncounted: self.uncounted() }
+        let (profile, uncounted) = (self.setup.profile.clone(), self.uncounted());
+        Eye { profile, uncounted, overlooked: self.base.altered.clone() }
     }
 
     fn uncounted(&self) -> Option<String> {

@@ -15,6 +15,13 @@ pub(super) fn checks() -> Vec<Check> {
         check("json-large-numbers", "JSON", &["G-6"], "2^53 and 2^53+1 are different requests.", |make| {
             numbers(make, "9007199254740992", "9007199254740993")
         }),
+        check(
+            "json-decimals",
+            "JSON",
+            &["G-6"],
+            "0.1 and 0.10000000000000000001 are different requests.",
+            |make| numbers(make, "0.1", "0.10000000000000000001"),
+        ),
         check("json-one", "JSON", &["G-6"], "1 and 1.0 are different requests.", |make| {
             numbers(make, "1", "1.0")
         }),
