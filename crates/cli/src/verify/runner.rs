@@ -127,6 +127,7 @@ impl<'a> Runner<'a> {
         let mut make = checks::Make::new(self.setup, &nothing, self.salt, "base", 0, PLAIN);
         let mut scenario = make.plain();
         let seen = self.play(&mut scenario, None).await?;
+        let (altered, refused) = make.retried(&seen);
         let mut base = Base {
             latency: self.setup.answer_max,
             problem: seen
@@ -135,7 +136,8 @@ impl<'a> Runner<'a> {
                 .find_map(|(what, ..)| what.strip_prefix(UNCOUNTED))
                 .map(str::to_owned),
             uncounted: seen.effects.contains(&Some(0)),
-            altered: make.altered(&seen),
+            altered,
+            refused,
             body_bytes: 0,
         };
         for answer in seen.answers.iter().filter(|answer| answer.name == checks::FIRST) {

@@ -67,6 +67,7 @@ fn after_answer(make: &mut Make<'_>) -> Result<Plan, String> {
         eye.at_most(seen, 0, 1, cause::NOT_DURABLE, what)?;
         let retry = eye.heard(seen, "retry")?;
         if retry.status != first.status || retry.body != first.body {
+            eye.unlike_any_retry(retry)?;
             let what = format!(
                 "the answer was {} before the crash, and another, {}, after it",
                 first.status, retry.status
@@ -124,6 +125,7 @@ fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
             let retry = eye.heard(seen, &format!("retry {nth}"))?;
             let status = retry.status;
             interrupted += usize::from(heard.is_none());
+            eye.unlike_any_retry(retry)?;
             if let Some(first) = heard.filter(|reply| is_success(reply))
                 && (status != first.status || retry.body != first.body)
             {

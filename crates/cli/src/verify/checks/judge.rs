@@ -19,6 +19,8 @@ pub(super) struct Eye {
     pub(super) uncounted: Option<String>,
     /// Headers not compared, because another check does.
     pub(super) overlooked: Vec<String>,
+    /// What every retry is answered instead of the answer, which another check tells.
+    pub(super) refused: Option<u16>,
 }
 
 pub(super) fn fail(cause: Cause, what: impl Into<String>) -> Verdict {
@@ -45,7 +47,7 @@ pub(super) fn last<'s>(seen: &'s Seen, name: &str) -> Option<&'s Answer> {
 impl Eye {
     /// One that overlooks nothing.
     pub(super) fn strict(&self) -> Self {
-        Self { overlooked: Vec::new(), ..self.clone() }
+        Self { overlooked: Vec::new(), refused: None, ..self.clone() }
     }
 
     /// The answer everything else is held against.
@@ -117,10 +119,19 @@ impl Eye {
         Some(reply.header(name).is_some_and(|there| there.eq_ignore_ascii_case(value)))
     }
 
+    /// Shows nothing if this is what the plainest retry is answered, too.
+    pub(super) fn unlike_any_retry(&self, reply: &Reply) -> Judged {
+        match self.refused == Some(reply.status) {
+            true => Err(not_shown(format!("every retry is answered {}: see `replay`", reply.status))),
+            false => Ok(()),
+        }
+    }
+
     /// Whether a replay is the first answer again.
     pub(super) fn same(&self, first: &Reply, replay: &Reply, name: &str) -> Judged {
         let altered = |what: String| Err(fail(cause::REPLAY_ALTERED, what));
         if first.status != replay.status {
+            self.unlike_any_retry(replay)?;
             return altered(format!("the first answer was {}, `{name}` got {}", first.status, replay.status));
         }
         if first.body != replay.body {
@@ -205,6 +216,7 @@ impl Eye {
         if is_success(reply) {
             return Ok(reply);
         }
+        self.unlike_any_retry(reply)?;
         let status = reply.status;
         match self.profile.in_flight.contains(&status) {
             true => Err(fail(cause::STUCK, format!("`{name}` is still answered {status}"))),

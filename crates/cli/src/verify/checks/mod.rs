@@ -79,6 +79,8 @@ pub(super) struct Base {
     pub(super) uncounted: bool,
     /// Headers that a plain retry loses or changes, in lower case.
     pub(super) altered: Vec<String>,
+    /// What a plain retry is answered, if that is no success.
+    pub(super) refused: Option<u16>,
 }
 
 /// A check that is played once.
@@ -176,12 +178,13 @@ impl<'a> Make<'a> {
         scenario
     }
 
-    /// What a plain retry makes of an answer's headers.
-    pub(super) fn altered(&self, seen: &Seen) -> Vec<String> {
+    /// What a plain retry makes of an answer: headers it alters, and its status if it is no success.
+    pub(super) fn retried(&self, seen: &Seen) -> (Vec<String>, Option<u16>) {
         let heard = |name| judge::last(seen, name).and_then(|answer| answer.reply.as_ref().ok());
         match (heard(FIRST), heard(RETRY)) {
-            (Some(first), Some(retry)) => self.eye().strict().altered(first, retry),
-            _ => Vec::new(),
+            (Some(_), Some(retry)) if !judge::is_success(retry) => (Vec::new(), Some(retry.status)),
+            (Some(first), Some(retry)) => (self.eye().strict().altered(first, retry), None),
+            _ => (Vec::new(), None),
         }
     }
 
@@ -203,10 +206,10 @@ impl<'a> Make<'a> {
         Ok(Request { body: body.into(), ..request.clone() })
     }
 
-    /// Who judges. Headers that every replay alters are one flaw, and `replay` tells it; a race is not to blame.
+    /// Who judges. What every retry alters is one flaw, and `replay` tells it; a race is not to blame.
     fn eye(&self) -> Eye {
         let (profile, uncounted) = (self.setup.profile.clone(), self.uncounted());
-        Eye { profile, uncounted, overlooked: self.base.altered.clone() }
+        Eye { profile, uncounted, overlooked: self.base.altered.clone(), refused: self.base.refused }
     }
 
     fn uncounted(&self) -> Option<String> {
@@ -226,7 +229,8 @@ impl<'a> Make<'a> {
 
     /// These again until none is told to come back.
     pub(super) fn insist(&self, calls: Vec<Call>) -> Insist {
-        let passing = self.setup.profile.in_flight.clone();
+        let mut passing = self.setup.profile.in_flight.clone();
+        passing.retain(|status| self.base.refused != Some(*status));
         Insist { calls, passing, every: Duration::from_millis(20), at_most: self.setup.answer_max }
     }
 
@@ -236,6 +240,7 @@ impl<'a> Make<'a> {
         let lists = [&profile.in_flight, &profile.unknown, &profile.store_away];
         let mut passing: Vec<u16> = lists.into_iter().flatten().copied().collect();
         passing.extend([425, 429, 502, 503, 504]);
+        passing.retain(|status| self.base.refused != Some(*status));
         let every = Duration::from_millis(250);
         Insist { calls, passing, every, at_most: self.setup.answer_max + Duration::from_secs(2) }
     }

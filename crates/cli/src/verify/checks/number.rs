@@ -1,7 +1,7 @@
 //! Which JSON is the same request: what means the same is, what only looks the same to a careless reader is not.
 
 use super::cause;
-use super::judge::{fail, is_success};
+use super::judge::{fail, is_success, not_shown};
 use super::other::promised_mismatch;
 use super::{Check, Judged, Make, Plan, check, exactly};
 use crate::verify::runner::plain;
@@ -86,11 +86,19 @@ fn different(
         request.body = body.into();
         request
     };
-    let steps =
-        vec![Step::Send(vec![plain("first", with(one))]), Step::Send(vec![plain("look-alike", with(other))])];
+    let first = with(one);
+    let steps = vec![
+        Step::Send(vec![plain("first", first.clone())]),
+        Step::Send(vec![plain("look-alike", with(other))]),
+        Step::Send(vec![plain("other body", make.other(&first, &tag)?)]),
+    ];
     let (eye, what) = (make.eye(), what.to_owned());
     let judge = Box::new(move |seen: &Seen| -> Judged {
         eye.first(seen, "first")?;
+        // Who compares nothing reads nothing carelessly.
+        if is_success(eye.heard(seen, "other body")?) {
+            return Err(not_shown("any other body is accepted under a used key: see `other-body`"));
+        }
         eye.at_most(seen, 0, 1, cause::NO_FINGERPRINT, &what)?;
         eye.mismatch(eye.heard(seen, "look-alike")?, cause::LOSSY, &what)
     });

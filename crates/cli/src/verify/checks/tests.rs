@@ -43,6 +43,8 @@ enum Broken {
     Rewrites,
     /// A replay has lost a header.
     LosesHeaders,
+    /// A replay has the status of a conflict.
+    Conflicts,
     /// It gives cookies to replays.
     Cookies,
     /// It takes any key.
@@ -181,6 +183,7 @@ async fn serve(
             return problem(422, "reused");
         }
         let Some((status, body)) = stored.answer.clone() else { return problem(409, "in-flight") };
+        let status = if broken == Broken::Conflicts { StatusCode::CONFLICT } else { status };
         let body = if broken == Broken::Rewrites { body.replace("id", "ID") } else { body };
         let mut answer = (status, [("idempotent-replayed", "true")], body).into_response();
         if broken == Broken::Cookies {
@@ -420,7 +423,7 @@ async fn looking_before_taking_loses_a_race_of_two() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_mistake_has_its_own_cause() {
     let mistakes = [
-        (Broken::NoFingerprint, &[("other-body", "no-fingerprint"), ("json-one", "lossy")][..]),
+        (Broken::NoFingerprint, &[("other-body", "no-fingerprint")][..]),
         (Broken::OneTenant, &[("other-tenant", "tenant-leak")]),
         (
             Broken::Floats,
@@ -452,6 +455,21 @@ async fn a_header_every_replay_loses_is_one_flaw_and_not_a_race() {
     let card = card(Broken::LosesHeaders, only(&["replay", "race", "other-body", "json-order"])).await;
     fails(&card, &[("replay", "replay-altered")]);
     assert_eq!(found(&card, "race").verdict, Verdict::Pass);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_status_every_replay_has_is_one_flaw_and_nothing_is_stuck() {
+    let card =
+        card(Broken::Conflicts, only(&["replay", "race", "cut", "other-body", "kill-after-answer"])).await;
+    fails(&card, &[("replay", "replay-altered")]);
+    let verdict = &found(&card, "abort").verdict;
+    assert!(matches!(verdict, Verdict::NotShown(why) if why.contains("every retry is answered 409")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_compares_no_bodies_is_not_told_that_it_compares_them_badly() {
+    let card = card(Broken::NoFingerprint, only(&["other-body", "json-one", "json-twice"])).await;
+    fails(&card, &[("other-body", "no-fingerprint")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
