@@ -38,7 +38,10 @@ order='"amount":100,"currency":"EUR","reference":"{tag}"'
 # A request that is just taken, with an answer that is too large to be kept: the service sends back what it got.
 large() { # peer
     local bytes=1572864
-    [[ $1 == fastapi-idempotency ]] && bytes=8388500
+    case $1 in
+        fastapi-idempotency) bytes=8388500 ;;
+        idempotent) bytes=1048470 ;;
+    esac
     printf '{%s,"note":"' "$order" && head -c "$bytes" /dev/zero | tr '\0' x && printf '"}'
 }
 
@@ -124,8 +127,8 @@ for name in "${names[@]}"; do
         $1 != peer { next }
         {
             listed[$2, $3] = 1
-            verdict = found[$2, $3] == $4 ? "found" : $5 == "maybe" ? "not this time" : "NOT FOUND"
-            if (verdict == "NOT FOUND" && ($2, $3) in found) verdict = "NOT FOUND, but " found[$2, $3]
+            if (!(($2, $3) in found)) verdict = $5 == "maybe" ? "not this time" : "NOT FOUND"
+            else verdict = found[$2, $3] == $4 ? "found" : "NOT FOUND, but " found[$2, $3]
             print $1, $2, $3, $4, $5, verdict
         }
         END {
