@@ -112,7 +112,7 @@ fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
     }
     let operations = retries.len();
     let insist = make.insist_long(retries);
-    let patience = insist.at_most;
+    let (patience, passing) = (insist.at_most, insist.passing.clone());
     let eye = make.eye();
     let judge = Box::new(move |seen: &Seen| -> Judged {
         for at in 0..operations {
@@ -139,8 +139,10 @@ fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
             }
             // "Still running" is no honest word any more: nothing runs.
             if !is_success(retry) && !eye.profile.unknown.contains(&status) {
-                let what =
-                    format!("a request a crash interrupted is still answered {status} after {patience:?}");
+                let mut what = format!("a request a crash interrupted is answered {status}");
+                if passing.contains(&status) {
+                    what += &format!(", and still after {patience:?}");
+                }
                 return Err(fail(cause::STUCK, what));
             }
         }

@@ -239,7 +239,7 @@ impl<'a> Make<'a> {
         let profile = &self.setup.profile;
         let lists = [&profile.in_flight, &profile.unknown, &profile.store_away];
         let mut passing: Vec<u16> = lists.into_iter().flatten().copied().collect();
-        passing.extend([425, 429, 502, 503, 504]);
+        passing.extend([423, 425, 429, 502, 503, 504]);
         passing.retain(|status| self.base.refused != Some(*status));
         let every = Duration::from_millis(250);
         Insist { calls, passing, every, at_most: self.setup.answer_max + Duration::from_secs(2) }
