@@ -676,6 +676,26 @@ fn a_crash_is_judged_by_effects_and_by_what_was_claimed() {
 }
 
 #[test]
+fn running_without_a_store_and_forgetting_over_an_outage_are_two_flaws() {
+    // G-18
+    let outage = |meanwhile: u16, effects: u64| {
+        let answers = [
+            ("first", Ok(201), "a"),
+            ("new", Ok(503), ""),
+            ("given up", Ok(503), ""),
+            ("retry", Ok(meanwhile), "a"),
+            ("new, afterwards", Ok(201), "b"),
+            ("retry, afterwards", Ok(201), "a"),
+        ];
+        cause_of(judged("store-outage", &answers, &[effects, 1, 0]))
+    };
+    assert_eq!(outage(503, 1), "pass");
+    assert_eq!(outage(201, 1), "pass", "it may remember");
+    assert_eq!(outage(201, 2), "runs-without-store");
+    assert_eq!(outage(503, 2), "not-durable");
+}
+
+#[test]
 fn an_effect_that_comes_late_may_come_once() {
     // G-16
     let late = |first: u16, retry: u16, effects: u64| {
