@@ -87,4 +87,6 @@ class Server(BaseHTTPRequestHandler):
         pass
 
 
+# Five waiting connections are its default; the rest of a race would be reset.
+ThreadingHTTPServer.request_queue_size = 128
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Server).serve_forever()

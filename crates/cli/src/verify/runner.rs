@@ -124,8 +124,10 @@ impl<'a> Runner<'a> {
     /// How the service answers when nothing is wrong.
     async fn base(&mut self) -> Result<Base, String> {
         let nothing = Base::default();
-        let mut scenario = checks::Make::new(self.setup, &nothing, self.salt, "base", 0, PLAIN).plain();
+        let mut make = checks::Make::new(self.setup, &nothing, self.salt, "base", 0, PLAIN);
+        let mut scenario = make.plain();
         let seen = self.play(&mut scenario, None).await?;
+        let (altered, refused) = make.retried(&seen);
         let mut base = Base {
             latency: self.setup.answer_max,
             problem: seen
@@ -134,9 +136,11 @@ impl<'a> Runner<'a> {
                 .find_map(|(what, ..)| what.strip_prefix(UNCOUNTED))
                 .map(str::to_owned),
             uncounted: seen.effects.contains(&Some(0)),
-            ..nothing
+            altered,
+            refused,
+            body_bytes: 0,
         };
-        for answer in &seen.answers {
+        for answer in seen.answers.iter().filter(|answer| answer.name == checks::FIRST) {
             match &answer.reply {
                 Err(why) => return Err(format!("the plain request was not answered: {why}")),
                 Ok(reply) if !(200..300).contains(&reply.status) => {

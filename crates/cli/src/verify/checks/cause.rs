@@ -75,6 +75,8 @@ causes! {
     LOSSY "lossy"
         "Bodies are compared after a reader has altered them. Compare numbers by their digits, and members \
          with their repeats."
+    FORGOTTEN "forgotten"
+        "The key was forgotten before its time, and the retry ran. Keep keys for as long as clients retry."
     NEVER_EXPIRES "never-expires"
         "After its time the key is still taken. Let expired keys count as absent."
     CRASH_RERUNS "crash-reruns"

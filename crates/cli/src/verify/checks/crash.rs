@@ -67,6 +67,7 @@ fn after_answer(make: &mut Make<'_>) -> Result<Plan, String> {
         eye.at_most(seen, 0, 1, cause::NOT_DURABLE, what)?;
         let retry = eye.heard(seen, "retry")?;
         if retry.status != first.status || retry.body != first.body {
+            eye.unlike_any_retry(retry)?;
             let what = format!(
                 "the answer was {} before the crash, and another, {}, after it",
                 first.status, retry.status
@@ -111,6 +112,7 @@ fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
     }
     let operations = retries.len();
     let insist = make.insist_long(retries);
+    let (patience, passing) = (insist.at_most, insist.passing.clone());
     let eye = make.eye();
     let judge = Box::new(move |seen: &Seen| -> Judged {
         for at in 0..operations {
@@ -123,6 +125,7 @@ fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
             let retry = eye.heard(seen, &format!("retry {nth}"))?;
             let status = retry.status;
             interrupted += usize::from(heard.is_none());
+            eye.unlike_any_retry(retry)?;
             if let Some(first) = heard.filter(|reply| is_success(reply))
                 && (status != first.status || retry.body != first.body)
             {
@@ -134,9 +137,12 @@ fn kill(make: &mut Make<'_>) -> Result<Plan, String> {
                 let what = format!("after a crash a request was answered {status}, and nothing happened");
                 return Err(fail(cause::DISHONEST, what));
             }
-            let honest = [&eye.profile.in_flight[..], &eye.profile.unknown].concat();
-            if !is_success(retry) && !honest.contains(&status) {
-                let what = format!("a request a crash interrupted is answered {status} for good");
+            // "Still running" is no honest word any more: nothing runs.
+            if !is_success(retry) && !eye.profile.unknown.contains(&status) {
+                let mut what = format!("a request a crash interrupted is answered {status}");
+                if passing.contains(&status) {
+                    what += &format!(", and still after {patience:?}");
+                }
                 return Err(fail(cause::STUCK, what));
             }
         }

@@ -17,6 +17,10 @@ pub(super) struct Eye {
     pub(super) profile: Profile,
     /// Why effects are not counted in this run.
     pub(super) uncounted: Option<String>,
+    /// Headers not compared, because another check does.
+    pub(super) overlooked: Vec<String>,
+    /// What every retry is answered instead of the answer, which another check tells.
+    pub(super) refused: Option<u16>,
 }
 
 pub(super) fn fail(cause: Cause, what: impl Into<String>) -> Verdict {
@@ -41,6 +45,11 @@ pub(super) fn last<'s>(seen: &'s Seen, name: &str) -> Option<&'s Answer> {
 }
 
 impl Eye {
+    /// One that overlooks nothing.
+    pub(super) fn strict(&self) -> Self {
+        Self { overlooked: Vec::new(), refused: None, ..self.clone() }
+    }
+
     /// The answer everything else is held against.
     pub(super) fn first<'s>(&self, seen: &'s Seen, name: &str) -> Result<&'s Reply, Verdict> {
         let reply = self.heard(seen, name)?;
@@ -110,10 +119,19 @@ impl Eye {
         Some(reply.header(name).is_some_and(|there| there.eq_ignore_ascii_case(value)))
     }
 
+    /// Shows nothing if this is what the plainest retry is answered, too.
+    pub(super) fn unlike_any_retry(&self, reply: &Reply) -> Judged {
+        match self.refused == Some(reply.status) {
+            true => Err(not_shown(format!("every retry is answered {}: see `replay`", reply.status))),
+            false => Ok(()),
+        }
+    }
+
     /// Whether a replay is the first answer again.
     pub(super) fn same(&self, first: &Reply, replay: &Reply, name: &str) -> Judged {
         let altered = |what: String| Err(fail(cause::REPLAY_ALTERED, what));
         if first.status != replay.status {
+            self.unlike_any_retry(replay)?;
             return altered(format!("the first answer was {}, `{name}` got {}", first.status, replay.status));
         }
         if first.body != replay.body {
@@ -123,22 +141,25 @@ impl Eye {
                 false => format!("`{name}` got another body than the first: {has} bytes instead of {had}"),
             });
         }
-        for header in self.header_names(first, replay) {
-            let (had, has) = (values(first, &header), values(replay, &header));
-            if had != has {
-                let text = |values: &[&[u8]]| match values {
-                    [] => "nothing".to_owned(),
-                    _ => values
-                        .iter()
-                        .map(|value| value.escape_ascii().to_string())
-                        .collect::<Vec<_>>()
-                        .join(", "),
-                };
-                let (had, has) = (text(&had), text(&has));
-                return altered(format!("`{name}` has the header {header}: {has}; the first had {had}"));
-            }
+        if let Some(header) = self.altered(first, replay).first() {
+            let (had, has) = (values(first, header), values(replay, header));
+            let text = |values: &[&[u8]]| match values {
+                [] => "nothing".to_owned(),
+                _ => {
+                    values.iter().map(|value| value.escape_ascii().to_string()).collect::<Vec<_>>().join(", ")
+                }
+            };
+            let (had, has) = (text(&had), text(&has));
+            return altered(format!("`{name}` has the header {header}: {has}; the first had {had}"));
         }
         Ok(())
+    }
+
+    /// Headers that should be the same and are not.
+    pub(super) fn altered(&self, first: &Reply, replay: &Reply) -> Vec<String> {
+        let mut names = self.header_names(first, replay);
+        names.retain(|name| values(first, name) != values(replay, name));
+        names
     }
 
     /// Headers that must be the same in both.
@@ -148,12 +169,20 @@ impl Eye {
         let mut names: Vec<String> = headers.map(|(name, _)| name.to_ascii_lowercase()).collect();
         names.sort();
         names.dedup();
+        // Where no marker is promised, one may be there all the same.
+        let is_a_marker = |name: &str| {
+            marker.is_none()
+                && (name.contains("replay") || name.contains("idempot"))
+                && values(first, name).is_empty()
+        };
         names.retain(|name| {
             let listed = |list: &[String]| list.iter().any(|there| there.eq_ignore_ascii_case(name));
             !NOT_THE_ANSWERS.contains(&name.as_str())
                 && marker.as_ref() != Some(name)
+                && !is_a_marker(name)
                 && !listed(&self.profile.headers_vary)
                 && !listed(&self.profile.headers_dropped)
+                && !self.overlooked.contains(name)
         });
         names
     }
@@ -187,6 +216,7 @@ impl Eye {
         if is_success(reply) {
             return Ok(reply);
         }
+        self.unlike_any_retry(reply)?;
         let status = reply.status;
         match self.profile.in_flight.contains(&status) {
             true => Err(fail(cause::STUCK, format!("`{name}` is still answered {status}"))),

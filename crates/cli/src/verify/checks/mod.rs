@@ -63,6 +63,10 @@ pub(super) struct Insist {
     pub(super) at_most: Duration,
 }
 
+/// Names of plain requests.
+pub(super) const FIRST: &str = "first";
+const RETRY: &str = "retry";
+
 /// What is known of the service from a few plain requests.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Base {
@@ -73,6 +77,10 @@ pub(super) struct Base {
     pub(super) problem: Option<String>,
     /// The request was answered well and the counter saw nothing.
     pub(super) uncounted: bool,
+    /// Headers that a plain retry loses or changes, in lower case.
+    pub(super) altered: Vec<String>,
+    /// What a plain retry is answered, if that is no success.
+    pub(super) refused: Option<u16>,
 }
 
 /// A check that is played once.
@@ -155,15 +163,29 @@ impl<'a> Make<'a> {
         template.tagged(tag).with(&self.setup.profile.key_header, key)
     }
 
-    /// Requests with nothing odd about them, one after the other.
+    /// Requests with nothing odd about them, one after the other, and a retry of the last.
     pub(super) fn plain(&mut self) -> Scenario {
         let mut scenario = Scenario::default();
-        for _ in 0..self.size {
+        for nth in 1..=self.size {
             let (tag, key) = (self.tag(), self.key());
-            scenario.steps.push(Step::Send(vec![plain("first", self.request(&tag, &key))]));
+            let request = self.request(&tag, &key);
+            scenario.steps.push(Step::Send(vec![plain(FIRST, request.clone())]));
+            if nth == self.size {
+                scenario.steps.push(Step::Send(vec![plain(RETRY, request)]));
+            }
             scenario.counts.push(exactly(tag, 1));
         }
         scenario
+    }
+
+    /// What a plain retry makes of an answer: headers it alters, and its status if it is no success.
+    pub(super) fn retried(&self, seen: &Seen) -> (Vec<String>, Option<u16>) {
+        let heard = |name| judge::last(seen, name).and_then(|answer| answer.reply.as_ref().ok());
+        match (heard(FIRST), heard(RETRY)) {
+            (Some(_), Some(retry)) if !judge::is_success(retry) => (Vec::new(), Some(retry.status)),
+            (Some(first), Some(retry)) => (self.eye().strict().altered(first, retry), None),
+            _ => (Vec::new(), None),
+        }
     }
 
     /// Its body as JSON.
@@ -184,9 +206,10 @@ impl<'a> Make<'a> {
         Ok(Request { body: body.into(), ..request.clone() })
     }
 
-    /// Who judges.
+    /// Who judges. What every retry alters is one flaw, and `replay` tells it; a race is not to blame.
     fn eye(&self) -> Eye {
-        Eye { profile: self.setup.profile.clone(), uncounted: self.uncounted() }
+        let (profile, uncounted) = (self.setup.profile.clone(), self.uncounted());
+        Eye { profile, uncounted, overlooked: self.base.altered.clone(), refused: self.base.refused }
     }
 
     fn uncounted(&self) -> Option<String> {
@@ -206,7 +229,8 @@ impl<'a> Make<'a> {
 
     /// These again until none is told to come back.
     pub(super) fn insist(&self, calls: Vec<Call>) -> Insist {
-        let passing = self.setup.profile.in_flight.clone();
+        let mut passing = self.setup.profile.in_flight.clone();
+        passing.retain(|status| self.base.refused != Some(*status));
         Insist { calls, passing, every: Duration::from_millis(20), at_most: self.setup.answer_max }
     }
 
@@ -215,7 +239,8 @@ impl<'a> Make<'a> {
         let profile = &self.setup.profile;
         let lists = [&profile.in_flight, &profile.unknown, &profile.store_away];
         let mut passing: Vec<u16> = lists.into_iter().flatten().copied().collect();
-        passing.extend([425, 429, 502, 503, 504]);
+        passing.extend([423, 425, 429, 502, 503, 504]);
+        passing.retain(|status| self.base.refused != Some(*status));
         let every = Duration::from_millis(250);
         Insist { calls, passing, every, at_most: self.setup.answer_max + Duration::from_secs(2) }
     }

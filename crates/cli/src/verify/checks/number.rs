@@ -1,7 +1,7 @@
 //! Which JSON is the same request: what means the same is, what only looks the same to a careless reader is not.
 
 use super::cause;
-use super::judge::{fail, is_success};
+use super::judge::{fail, is_success, not_shown};
 use super::other::promised_mismatch;
 use super::{Check, Judged, Make, Plan, check, exactly};
 use crate::verify::runner::plain;
@@ -15,6 +15,13 @@ pub(super) fn checks() -> Vec<Check> {
         check("json-large-numbers", "JSON", &["G-6"], "2^53 and 2^53+1 are different requests.", |make| {
             numbers(make, "9007199254740992", "9007199254740993")
         }),
+        check(
+            "json-decimals",
+            "JSON",
+            &["G-6"],
+            "0.1 and 0.10000000000000000001 are different requests.",
+            |make| numbers(make, "0.1", "0.10000000000000000001"),
+        ),
         check("json-one", "JSON", &["G-6"], "1 and 1.0 are different requests.", |make| {
             numbers(make, "1", "1.0")
         }),
@@ -79,11 +86,19 @@ fn different(
         request.body = body.into();
         request
     };
-    let steps =
-        vec![Step::Send(vec![plain("first", with(one))]), Step::Send(vec![plain("look-alike", with(other))])];
+    let first = with(one);
+    let steps = vec![
+        Step::Send(vec![plain("first", first.clone())]),
+        Step::Send(vec![plain("look-alike", with(other))]),
+        Step::Send(vec![plain("other body", make.other(&first, &tag)?)]),
+    ];
     let (eye, what) = (make.eye(), what.to_owned());
     let judge = Box::new(move |seen: &Seen| -> Judged {
         eye.first(seen, "first")?;
+        // Who compares nothing reads nothing carelessly.
+        if is_success(eye.heard(seen, "other body")?) {
+            return Err(not_shown("any other body is accepted under a used key: see `other-body`"));
+        }
         eye.at_most(seen, 0, 1, cause::NO_FINGERPRINT, &what)?;
         eye.mismatch(eye.heard(seen, "look-alike")?, cause::LOSSY, &what)
     });

@@ -19,6 +19,7 @@ pub(super) fn checks() -> Vec<Check> {
             "A retry gets the first answer: status, headers, body.",
             |make| {
                 again(make, |eye, seen| {
+                    let eye = eye.strict();
                     let first = eye.first(seen, "first")?;
                     for retry in ["retry", "retry later"] {
                         eye.same(first, eye.heard(seen, retry)?, retry)?;

@@ -53,7 +53,9 @@ fn outage(make: &mut Make<'_>) -> Result<Plan, String> {
         eye.at_most(seen, 2, 0, cause::RUNS_WITHOUT_STORE, what)?;
         eye.at_most(seen, 1, 1, cause::RUNS_WITHOUT_STORE, "a request during the outage and after it")?;
         let retry = eye.heard(seen, "retry")?;
-        eye.at_most(seen, 0, 1, cause::RUNS_WITHOUT_STORE, "a request from before the outage")?;
+        // Who refused it during the outage and ran it afterwards has forgotten it.
+        let cause = if is_success(retry) { cause::RUNS_WITHOUT_STORE } else { cause::NOT_DURABLE };
+        eye.at_most(seen, 0, 1, cause, "a request from before the outage")?;
         if is_success(retry) {
             // Whoever remembers without the store may replay.
             eye.same(first, retry, "retry")?;

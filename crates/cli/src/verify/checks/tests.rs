@@ -41,6 +41,10 @@ enum Broken {
     Lazy,
     /// A replay is a new answer.
     Rewrites,
+    /// A replay has lost a header.
+    LosesHeaders,
+    /// A replay has the status of a conflict.
+    Conflicts,
     /// It gives cookies to replays.
     Cookies,
     /// It takes any key.
@@ -179,6 +183,7 @@ async fn serve(
             return problem(422, "reused");
         }
         let Some((status, body)) = stored.answer.clone() else { return problem(409, "in-flight") };
+        let status = if broken == Broken::Conflicts { StatusCode::CONFLICT } else { status };
         let body = if broken == Broken::Rewrites { body.replace("id", "ID") } else { body };
         let mut answer = (status, [("idempotent-replayed", "true")], body).into_response();
         if broken == Broken::Cookies {
@@ -220,7 +225,11 @@ async fn serve(
         answer
     });
     let answer = done.await.unwrap();
-    (answer.0, [(header::SET_COOKIE, "session=1")], answer.1).into_response()
+    let mut answer = (answer.0, [(header::SET_COOKIE, "session=1")], answer.1).into_response();
+    if broken == Broken::LosesHeaders {
+        answer.headers_mut().insert("x-receipt", "1".parse().unwrap());
+    }
+    answer
 }
 
 struct Counter(Arc<Service>);
@@ -414,9 +423,17 @@ async fn looking_before_taking_loses_a_race_of_two() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_mistake_has_its_own_cause() {
     let mistakes = [
-        (Broken::NoFingerprint, &[("other-body", "no-fingerprint"), ("json-one", "lossy")][..]),
+        (Broken::NoFingerprint, &[("other-body", "no-fingerprint")][..]),
         (Broken::OneTenant, &[("other-tenant", "tenant-leak")]),
-        (Broken::Floats, &[("json-large-numbers", "lossy"), ("json-one", "lossy"), ("json-twice", "lossy")]),
+        (
+            Broken::Floats,
+            &[
+                ("json-large-numbers", "lossy"),
+                ("json-decimals", "lossy"),
+                ("json-one", "lossy"),
+                ("json-twice", "lossy"),
+            ],
+        ),
         (Broken::Rewrites, &[("replay", "replay-altered")]),
         (Broken::Cookies, &[("replay-secrets", "secret-replayed")]),
         (Broken::AnyKey, &[("key-empty", "key-not-checked"), ("key-twice", "key-not-checked")]),
@@ -431,6 +448,48 @@ async fn each_mistake_has_its_own_cause() {
     for (card, expected) in cards.await {
         fails(&card, expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_header_every_replay_loses_is_one_flaw_and_not_a_race() {
+    let card = card(Broken::LosesHeaders, only(&["replay", "race", "other-body", "json-order"])).await;
+    fails(&card, &[("replay", "replay-altered")]);
+    assert_eq!(found(&card, "race").verdict, Verdict::Pass);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_status_every_replay_has_is_one_flaw_and_nothing_is_stuck() {
+    let card =
+        card(Broken::Conflicts, only(&["replay", "race", "cut", "other-body", "kill-after-answer"])).await;
+    fails(&card, &[("replay", "replay-altered")]);
+    let verdict = &found(&card, "abort").verdict;
+    assert!(matches!(verdict, Verdict::NotShown(why) if why.contains("every retry is answered 409")));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_compares_no_bodies_is_not_told_that_it_compares_them_badly() {
+    let card = card(Broken::NoFingerprint, only(&["other-body", "json-one", "json-twice"])).await;
+    fails(&card, &[("other-body", "no-fingerprint")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_marker_nobody_promised_is_no_alteration() {
+    let unmarked = |setup: &mut Setup| {
+        only(&["replay", "race"])(setup);
+        setup.profile.replay_marker = None;
+    };
+    fails(&card(Broken::No, unmarked).await, &[]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_is_free_before_its_time_was_forgotten() {
+    // G-10
+    let wait = |setup: &mut Setup| {
+        only(&["expiry"])(setup);
+        setup.expiry = Some(Duration::from_millis(40));
+    };
+    fails(&card(Broken::Ignores, wait).await, &[("expiry", "forgotten")]);
+    fails(&card(Broken::No, wait).await, &[("expiry", "never-expires")]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -510,7 +569,7 @@ fn checks_have_names_of_their_own_and_sentences() {
 
 /// What a judge says about answers and effects made up here: name, status (or no answer), body.
 fn judged(id: &str, answers: &[(&str, Result<u16, &str>, &'static str)], effects: &[u64]) -> Verdict {
-    let profile = Profile { unknown: vec![409, 503], ..profile() };
+    let profile = Profile { in_flight: vec![409, 423], unknown: vec![409, 503], ..profile() };
     let url = "http://127.0.0.1:1/pay";
     let counter: Arc<dyn Effects> = Arc::new(NoCounter);
     let setup = Setup {
@@ -611,8 +670,29 @@ fn a_crash_is_judged_by_effects_and_by_what_was_claimed() {
     assert_eq!(kill((LOST, 409, 2), fine), "crash-reruns", "whatever is said");
     assert_eq!(kill((LOST, 201, 0), fine), "dishonest");
     assert_eq!(kill((LOST, 500, 1), fine), "stuck");
+    assert_eq!(kill((LOST, 423, 1), fine), "stuck", "still running, it says, and nothing runs");
     assert_eq!(kill((LOST, 201, 1), (Ok(201), 409, 1)), "not-durable");
     assert!(kill(fine, fine).starts_with("not shown: every request was answered"), "a kill that hit nothing");
+}
+
+#[test]
+fn running_without_a_store_and_forgetting_over_an_outage_are_two_flaws() {
+    // G-18
+    let outage = |meanwhile: u16, effects: u64| {
+        let answers = [
+            ("first", Ok(201), "a"),
+            ("new", Ok(503), ""),
+            ("given up", Ok(503), ""),
+            ("retry", Ok(meanwhile), "a"),
+            ("new, afterwards", Ok(201), "b"),
+            ("retry, afterwards", Ok(201), "a"),
+        ];
+        cause_of(judged("store-outage", &answers, &[effects, 1, 0]))
+    };
+    assert_eq!(outage(503, 1), "pass");
+    assert_eq!(outage(201, 1), "pass", "it may remember");
+    assert_eq!(outage(201, 2), "runs-without-store");
+    assert_eq!(outage(503, 2), "not-durable");
 }
 
 #[test]

@@ -40,7 +40,12 @@ fn expiry(make: &mut Make<'_>) -> Result<Plan, String> {
     let eye = make.eye();
     let judge = Box::new(move |seen: &Seen| -> Judged {
         let first = eye.first(seen, "first")?;
-        eye.same(first, eye.heard(seen, "before its time")?, "before its time")?;
+        let before = eye.heard(seen, "before its time")?;
+        if is_success(before) && before.body != first.body && eye.is_marked(before) != Some(true) {
+            let half = expiry / 2;
+            return Err(fail(cause::FORGOTTEN, format!("after {half:?} the key got a new answer")));
+        }
+        eye.same(first, before, "before its time")?;
         let after = eye.heard(seen, "after its time")?;
         if !is_success(after) {
             let what = format!("the key was answered {} after its time", after.status);
