@@ -5,7 +5,7 @@
 //! afterwards (`POST /reconcile`) and can refuse an attempt it was told to refuse.
 //!
 //! `POST /payments` charges and `POST /refunds` pays back; both take a `reference`, by which
-//! `GET /payments` and `GET /refunds` find and count. An order in `XTS` is declined.
+//! `GET /payments` and `GET /refunds` find and count, and a `note` for the receipt. An order in `XTS` is declined.
 //! Whoever signs in is given a session, as a cookie.
 
 use std::collections::HashMap;
@@ -51,6 +51,8 @@ pub(crate) struct Receipt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reference: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    note: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
 }
 
@@ -67,6 +69,8 @@ struct Order {
     currency: String,
     /// The client's own name for it.
     reference: Option<String>,
+    /// What is to stand on the receipt.
+    note: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -153,12 +157,12 @@ impl Book {
         if fence.is_some_and(|fence| token.is_some_and(|token| token <= *fence)) {
             return Err((StatusCode::CONFLICT, "this attempt was given up; it is refused".into()));
         }
-        let Order { amount, currency, reference } = order;
+        let Order { amount, currency, reference, note } = order;
         if currency == DECLINED {
             return Err((StatusCode::PAYMENT_REQUIRED, "the card was declined".into()));
         }
         let id = format!("{}{}", kind.prefix(), self.receipts.len() + 1);
-        let receipt = Receipt { id, amount, currency, reference, key };
+        let receipt = Receipt { id, amount, currency, reference, note, key };
         if let Some((path, file)) = &mut self.journal {
             let line = serde_json::to_string(&receipt).map(|line| line + "\n").unwrap_or_default();
             if let Err(error) = file.write_all(line.as_bytes()) {
@@ -197,7 +201,11 @@ impl Receipt {
     fn told(&self) -> Value {
         let Self { id, amount, currency, .. } = self;
         let status = if self.kind() == Kind::Payment { "charged" } else { "refunded" };
-        json!({ "id": id, "amount": amount, "currency": currency, "status": status })
+        let mut told = json!({ "id": id, "amount": amount, "currency": currency, "status": status });
+        if let Some(note) = &self.note {
+            told["note"] = note.as_str().into();
+        }
+        told
     }
 }
 

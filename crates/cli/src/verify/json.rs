@@ -75,6 +75,13 @@ impl Json {
         Some(Self::Members(twice).write())
     }
 
+    /// With one more member; `None` if it has none.
+    pub(crate) fn with_member(&self, name: &str, value: &str) -> Option<String> {
+        let Self::Members(members) = self else { return None };
+        let more = (format!("\"{name}\""), Self::Plain(format!("\"{value}\"")));
+        Some(Self::Members(members.iter().cloned().chain([more]).collect()).write())
+    }
+
     fn with_first(&self, is: impl Fn(&str) -> bool, other: impl Fn(&str) -> String) -> Option<String> {
         let mut copy = self.clone();
         let found = copy.find(&is)?;

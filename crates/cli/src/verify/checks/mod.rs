@@ -73,6 +73,8 @@ pub(super) struct Base {
     pub(super) problem: Option<String>,
     /// The request was answered well and the counter saw nothing.
     pub(super) uncounted: bool,
+    /// Some of the plain requests were answered with an error of the service's own.
+    pub(super) troubled: bool,
 }
 
 /// A check that is played once.
@@ -186,7 +188,11 @@ impl<'a> Make<'a> {
 
     /// Who judges.
     fn eye(&self) -> Eye {
-        Eye { profile: self.setup.profile.clone(), uncounted: self.uncounted() }
+        Eye {
+            profile: self.setup.profile.clone(),
+            uncounted: self.uncounted(),
+            troubled: self.base.troubled,
+        }
     }
 
     fn uncounted(&self) -> Option<String> {
@@ -206,7 +212,9 @@ impl<'a> Make<'a> {
 
     /// These again until none is told to come back.
     pub(super) fn insist(&self, calls: Vec<Call>) -> Insist {
-        let passing = self.setup.profile.in_flight.clone();
+        let mut passing = self.setup.profile.in_flight.clone();
+        // Too much at once is no mistake, as long as it passes.
+        passing.extend([429, 503]);
         Insist { calls, passing, every: Duration::from_millis(20), at_most: self.setup.answer_max }
     }
 

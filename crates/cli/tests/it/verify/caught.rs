@@ -1,0 +1,143 @@
+//! Every animal of the zoo is caught, with its cause; nothing is found in a sound one.
+//!
+//! An animal is looked at with the check that must find it, a sound one with all of them.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Mutex;
+
+use super::run::{Card, Target};
+use crate::zoo::{ANIMALS, Animal, CONTROL, Cage, TROUBLED};
+
+/// As many as there are processors on the smallest machine.
+const AT_ONCE: usize = 2;
+
+/// What all of them promise. Nobody there says that it does not know: the ledger does.
+const PROFILE: &str = "base = \"semel\"\nmissing_key = 400\nunknown = [503]\n";
+
+fn target(cage: &Cage, pace_ms: u64) -> Target {
+    let slow = format!(r#"{{"amount":100,"pace_ms":{pace_ms},"reference":"{{tag}}"}}"#);
+    let more = [
+        "--other-method",
+        "PUT",
+        "--failing-data",
+        r#"{"amount":100,"fail":true,"reference":"{tag}"}"#,
+        "--slow-data",
+        &slow,
+    ];
+    Target {
+        origin: cage.url(""),
+        path: "/payments",
+        count: "/count/{tag}",
+        pointer: None,
+        kill: cage.kill_command(),
+        start: cage.start_command(),
+        store_stop: cage.store_stop_command(),
+        store_start: cage.store_start_command(),
+        more: more.map(str::to_owned).to_vec(),
+    }
+}
+
+fn profile(place: &Path, more: &str) -> String {
+    let file = place.join("profile.toml");
+    std::fs::write(&file, format!("{PROFILE}{more}")).expect("it is written");
+    file.display().to_string()
+}
+
+/// Slower than the bank is waited for, by those who do not wait long.
+const LATE_MS: u64 = 1200;
+
+fn looked_at(animal: &'static Animal, place: &Path) -> (Cage, Card) {
+    let cage = Cage::of(animal);
+    let repro = place.join("repro").display().to_string();
+    let card = target(&cage, LATE_MS).verify(
+        place,
+        &["--profile", &profile(place, ""), "--only", animal.caught.0, "--repro", &repro],
+    );
+    (cage, card)
+}
+
+#[test]
+fn every_animal_is_caught_by_its_check_and_its_cause_is_named() {
+    let (waiting, missed) = (Mutex::new(ANIMALS.iter()), Mutex::new(Vec::new()));
+    let next = || waiting.lock().expect("no panic").next();
+    let look = || {
+        while let Some(animal) = next() {
+            let place = tempfile::tempdir().expect("a temporary directory");
+            let (_cage, card) = looked_at(animal, place.path());
+            let (check, cause) = animal.caught;
+            let found = card.found.get(check).map(String::as_str);
+            if found != Some(cause) || card.code != Some(1) {
+                let said = format!("{}: {check} says {found:?}, not {cause}\n{}", animal.name, card.said);
+                missed.lock().expect("no panic").push(said);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(look);
+        }
+    });
+    let missed = missed.into_inner().expect("no panic");
+    assert!(missed.is_empty(), "{} of {}:\n{}", missed.len(), ANIMALS.len(), missed.join("\n"));
+}
+
+fn is_sound(animal: &'static Animal, pace_ms: u64, promises: &str, more: &[&str]) {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let cage = Cage::of(animal);
+    let profile = profile(place.path(), promises);
+    let card =
+        target(&cage, pace_ms).verify(place.path(), &[&["--profile", &profile, "--strict"], more].concat());
+    let odd: Vec<_> = card.found.iter().filter(|(_, found)| *found != "pass").collect();
+    assert!(odd.is_empty() && card.code == Some(0), "{}: {odd:#?}\n{}", animal.name, card.said);
+}
+
+#[test]
+fn nothing_is_found_in_the_control() {
+    // It waits five seconds for its bank.
+    is_sound(&CONTROL, 5_500, "", &["--skip", "expiry", "--answer-max", "6s"]);
+}
+
+#[test]
+fn nothing_is_found_in_a_service_whose_bank_is_late() {
+    is_sound(&TROUBLED[0], LATE_MS, "", &["--skip", "expiry"]);
+}
+
+#[test]
+fn nothing_is_found_in_a_service_whose_bank_fails() {
+    is_sound(&TROUBLED[1], 5_500, "unknown = [500, 503]\n", &["--skip", "expiry", "--answer-max", "6s"]);
+}
+
+/// The exit code of a script that was written for one service, against another.
+fn replayed(script: &Path, from: &Cage, to: &Cage) -> (Option<i32>, String) {
+    let mut text = std::fs::read_to_string(script).expect("the script is there");
+    // Longer names first: a command may hold the other's address.
+    for (one, other) in [
+        (from.start_command(), to.start_command()),
+        (from.kill_command(), to.kill_command()),
+        (from.url(""), to.url("")),
+    ] {
+        text = text.replace(&one, &other);
+    }
+    let elsewhere = script.with_extension("other.sh");
+    std::fs::write(&elsewhere, text).expect("it is written");
+    let output = Command::new("bash").arg(&elsewhere).env("AUTHORIZATION", "Bearer alice").output();
+    let output = output.expect("bash is there");
+    (output.status.code(), [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat())
+}
+
+#[test]
+fn scripts_show_a_flaw_again_and_find_none_in_the_control() {
+    for name in ["both-run", "no-fingerprint", "lost-on-crash", "recorded-after-effect"] {
+        let animal = Animal::named(name).expect("it is listed");
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let (cage, card) = looked_at(animal, place.path());
+        let script = place.path().join("repro").join(format!("{}.sh", animal.caught.0));
+        assert!(script.exists(), "{name}: {}", card.said);
+        let control = Cage::of(&CONTROL);
+        for (to, expected) in [(&cage, 1), (&control, 0)] {
+            let (code, said) = replayed(&script, &cage, to);
+            assert_eq!(code, Some(expected), "{name}: {said}");
+        }
+    }
+}
