@@ -129,8 +129,11 @@ async fn tried(
     Ok(found)
 }
 
-/// An error explains every odd answer, and no effect too many.
+/// An error explains every odd answer, but neither an effect too many nor what was made of the error.
 fn is_in_the_way((verdict, scenario, seen): &(Verdict, Scenario, Seen)) -> bool {
+    if matches!(verdict, Verdict::Fail { cause, .. } if checks::is_about_errors(cause)) {
+        return false;
+    }
     let failed = |answer: &Answer| answer.reply.as_ref().is_ok_and(|reply| reply.status >= 500);
     let mut counts = scenario.counts.iter().zip(&seen.effects);
     let too_many = counts.any(|(count, effects)| effects.is_some_and(|effects| effects > *count.allowed.end()));

@@ -229,6 +229,11 @@ impl<'a> Make<'a> {
     }
 }
 
+/// Whether a cause says what a service makes of its own errors.
+pub(super) fn is_about_errors(word: &str) -> bool {
+    [cause::ERROR_NOT_KEPT, cause::ERROR_RERUNS, cause::TIME_OUT_STORED].iter().any(|cause| cause.word == word)
+}
+
 /// A tag that must have so many effects.
 pub(super) fn exactly(tag: String, effects: u64) -> Count {
     Count { tag, allowed: effects..=effects }

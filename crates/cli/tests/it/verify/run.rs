@@ -48,10 +48,13 @@ impl Target {
             .args(["--count-url", &format!("{}{}", self.origin, self.count)])
             .args(["--kill", &self.kill, "--start", &self.start])
             .args(["--store-stop", &self.store_stop, "--store-start", &self.store_start])
-            .args(["--seed", "1", "--answer-max", "3s", "--json"])
+            .args(["--seed", "1", "--json"])
             .arg(&json)
             .args(&self.more)
             .args(more);
+        if !more.contains(&"--answer-max") {
+            command.args(["--answer-max", "3s"]);
+        }
         if let Some(pointer) = self.pointer {
             command.args(["--count-pointer", pointer]);
         }

@@ -88,7 +88,7 @@ pub(crate) const CONTROL: Animal = Animal {
 
 /// Sound services at a bank that is not: each third payment is answered too late, or fails after it
 /// was made. Their first answer to it is an error, and nobody pays twice.
-pub(crate) const TROUBLED: &[Animal] = &[
+pub(crate) static TROUBLED: &[Animal] = &[
     Animal {
         name: "control-late",
         habits: Habits { trouble: flaws::every_third_is_late, patience: HASTY, ..SOUND },
