@@ -136,7 +136,8 @@ fn is_in_the_way((verdict, scenario, seen): &(Verdict, Scenario, Seen)) -> bool 
     }
     let failed = |answer: &Answer| answer.reply.as_ref().is_ok_and(|reply| reply.status >= 500);
     let mut counts = scenario.counts.iter().zip(&seen.effects);
-    let too_many = counts.any(|(count, effects)| effects.is_some_and(|effects| effects > *count.allowed.end()));
+    let too_many =
+        counts.any(|(count, effects)| effects.is_some_and(|effects| effects > *count.allowed.end()));
     *verdict != Verdict::Pass && !too_many && seen.answers.iter().any(failed)
 }
 

@@ -188,11 +188,7 @@ impl<'a> Make<'a> {
 
     /// Who judges.
     fn eye(&self) -> Eye {
-        Eye {
-            profile: self.setup.profile.clone(),
-            uncounted: self.uncounted(),
-            troubled: self.base.troubled,
-        }
+        Eye { profile: self.setup.profile.clone(), uncounted: self.uncounted(), troubled: self.base.troubled }
     }
 
     fn uncounted(&self) -> Option<String> {
@@ -231,7 +227,9 @@ impl<'a> Make<'a> {
 
 /// Whether a cause says what a service makes of its own errors.
 pub(super) fn is_about_errors(word: &str) -> bool {
-    [cause::ERROR_NOT_KEPT, cause::ERROR_RERUNS, cause::TIME_OUT_STORED].iter().any(|cause| cause.word == word)
+    [cause::ERROR_NOT_KEPT, cause::ERROR_RERUNS, cause::TIME_OUT_STORED]
+        .iter()
+        .any(|cause| cause.word == word)
 }
 
 /// A tag that must have so many effects.

@@ -135,7 +135,9 @@ fn error_effect(make: &mut Make<'_>) -> Result<Plan, String> {
     let (template, many) = match &make.setup.failing {
         Some(failing) => (failing.clone(), 1),
         None if make.base.troubled => (make.setup.template.clone(), ATTEMPTS),
-        None => return Err("give a request that fails (--failing-data) to see that it does not run again".into()),
+        None => {
+            return Err("give a request that fails (--failing-data) to see that it does not run again".into());
+        }
     };
     let mut scenario = Scenario::default();
     let mut retries = Vec::new();

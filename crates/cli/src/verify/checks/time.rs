@@ -114,11 +114,10 @@ fn late(make: &mut Make<'_>) -> Result<Plan, String> {
             eye.at_least(seen, 0, 1, what)?;
         }
         let is_replay = eye.is_marked(retry).unwrap_or(retry.body == first.body);
-        if DOUBTFUL.contains(&retry.status) && retry.status == first.status && is_replay {
-            if eye.effects(seen, 0) == Some(1) {
-                let what = format!("the effect came, and its retries get the stored {}", retry.status);
-                return Err(fail(cause::TIME_OUT_STORED, what));
-            }
+        let is_kept = is_replay && retry.status == first.status && DOUBTFUL.contains(&retry.status);
+        if is_kept && eye.effects(seen, 0) == Some(1) {
+            let what = format!("the effect came, and its retries get the stored {}", retry.status);
+            return Err(fail(cause::TIME_OUT_STORED, what));
         }
         eye.counted(seen)
     });

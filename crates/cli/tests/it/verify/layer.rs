@@ -81,7 +81,8 @@ async fn live(port: &str, ttl: Duration, home: PathBuf) {
         .retry_window(ttl / 4)
         .build()
         .expect("the policy makes sense");
-    let route = Route::by_path().policy(policy).tenant(tenant::Credential).build().expect("the route makes sense");
+    let route =
+        Route::by_path().policy(policy).tenant(tenant::Credential).build().expect("the route makes sense");
     let layer = SemelLayer::new(Once::new(store, Arc::new(Tokio::new())), route);
     let router = Router::new()
         .route("/payments", post(pay).get(|| async { "payments are made with POST\n" }))
@@ -89,7 +90,8 @@ async fn live(port: &str, ttl: Duration, home: PathBuf) {
         .layer(layer)
         .route("/count/{tag}", get(count))
         .with_state(home.join("effects"));
-    let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await.expect("the port is free");
+    let listener =
+        tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await.expect("the port is free");
     tokio::spawn(async move { axum::serve(listener, router).await });
     std::fs::write(home.join("ready"), "").expect("the home takes a file");
     while home.exists() {

@@ -129,7 +129,8 @@ fn every_check_holds_for_the_gateway_on_postgres() {
         let store = runtime.block_on(behind_a_switch(&url, switch.clone()));
         let (mut target, life) = gateway(home, memory, &store);
         let (switch, seen) = (switch.display(), seen(&switch).display().to_string());
-        let wait = |until: &str| format!("for _ in $(seq 500); do {until} && exit 0; sleep 0.02; done; exit 1");
+        let wait =
+            |until: &str| format!("for _ in $(seq 500); do {until} && exit 0; sleep 0.02; done; exit 1");
         target.store_stop = format!("touch '{switch}'; {}", wait(&format!("[ -e '{seen}' ]")));
         target.store_start = format!("rm '{switch}'; {}", wait(&format!("[ ! -e '{seen}' ]")));
         (target, life)

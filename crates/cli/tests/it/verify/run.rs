@@ -59,7 +59,8 @@ impl Target {
             command.args(["--count-pointer", pointer]);
         }
         let output = command.output().expect("the binary starts");
-        let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+        let said =
+            [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
         let card = std::fs::read_to_string(&json).unwrap_or_else(|error| panic!("{error}: {said}"));
         let card: Value = serde_json::from_str(&card).expect("a scorecard is JSON");
         let checks = card["checks"].as_array().expect("it has checks").iter().map(|check| {
@@ -85,7 +86,8 @@ pub(super) fn all_checks() -> Vec<String> {
 
 /// A free port below the ephemeral range: no outgoing connection sits on it between two lives of a service.
 pub(super) fn free_port() -> u16 {
-    let start = semel::Nonce::random().as_bytes()[..2].iter().fold(0, |sum, byte| sum * 256 + u16::from(*byte));
+    let start =
+        semel::Nonce::random().as_bytes()[..2].iter().fold(0, |sum, byte| sum * 256 + u16::from(*byte));
     let ports = (0..12_000).map(|nth| 20_000 + (start % 12_000 + nth) % 12_000);
     let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
     ports.into_iter().find(is_free).expect("a free port")
