@@ -207,7 +207,10 @@ mod tests {
         let number = order.with_number("9007199254740993").unwrap();
         assert_eq!(number, r#"{"id":"t-1","amount":9007199254740993,"to":"bob"}"#);
         assert_eq!(order.doubled().unwrap(), r#"{"id":"t-1","id":"t-1","amount":2000,"to":"bob"}"#);
-        assert_eq!(order.with_member("note", "x").unwrap(), r#"{"id":"t-1","amount":2000,"to":"bob","note":"x"}"#);
+        assert_eq!(
+            order.with_member("note", "x").unwrap(),
+            r#"{"id":"t-1","amount":2000,"to":"bob","note":"x"}"#
+        );
         assert_eq!(read(r#"{"id":"t-1","to":"bob"}"#).changed("t-1").unwrap(), r#"{"id":"t-1","to":"bobx"}"#);
         assert_eq!(read(r#"{"id":"t-1"}"#).changed("t-1"), None);
     }

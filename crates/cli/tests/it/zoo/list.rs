@@ -96,7 +96,7 @@ pub(crate) static TROUBLED: &[Animal] = &[
     },
     Animal {
         name: "control-failing",
-        habits: Habits { trouble: flaws::every_third_fails, ..SOUND },
+        habits: Habits { trouble: flaws::every_third_fails, patience: HASTY, ..SOUND },
         ..CONTROL
     },
 ];
