@@ -174,6 +174,9 @@ pub(super) struct More {
     /// A body that takes longer than the service or its gateway waits: its effect comes late
     #[arg(long, value_name = "BODY|@FILE", help_heading = MORE)]
     pub(super) slow_data: Option<String>,
+    /// A body whose answer is large [default: the same, with a long "note"]
+    #[arg(long, value_name = "BODY|@FILE", help_heading = MORE)]
+    pub(super) large_data: Option<String>,
     /// Where a request takes so long [default: the same URL]
     #[arg(long, value_name = "URL", help_heading = MORE)]
     pub(super) slow_url: Option<String>,

@@ -236,6 +236,7 @@ mod tests {
             other_method: None,
             failing: None,
             slow: None,
+            large: None,
             effects: Some(Arc::new(provider)),
             hooks: Arc::new(Shell(Arc::new(Commands::default()))),
             seed: 7,

@@ -75,6 +75,13 @@ impl Json {
         Some(Self::Members(twice).write())
     }
 
+    /// With one more member; `None` if it has none.
+    pub(crate) fn with_member(&self, name: &str, value: &str) -> Option<String> {
+        let Self::Members(members) = self else { return None };
+        let more = (format!("\"{name}\""), Self::Plain(format!("\"{value}\"")));
+        Some(Self::Members(members.iter().cloned().chain([more]).collect()).write())
+    }
+
     fn with_first(&self, is: impl Fn(&str) -> bool, other: impl Fn(&str) -> String) -> Option<String> {
         let mut copy = self.clone();
         let found = copy.find(&is)?;
@@ -200,6 +207,10 @@ mod tests {
         let number = order.with_number("9007199254740993").unwrap();
         assert_eq!(number, r#"{"id":"t-1","amount":9007199254740993,"to":"bob"}"#);
         assert_eq!(order.doubled().unwrap(), r#"{"id":"t-1","id":"t-1","amount":2000,"to":"bob"}"#);
+        assert_eq!(
+            order.with_member("note", "x").unwrap(),
+            r#"{"id":"t-1","amount":2000,"to":"bob","note":"x"}"#
+        );
         assert_eq!(read(r#"{"id":"t-1","to":"bob"}"#).changed("t-1").unwrap(), r#"{"id":"t-1","to":"bobx"}"#);
         assert_eq!(read(r#"{"id":"t-1"}"#).changed("t-1"), None);
     }

@@ -84,6 +84,7 @@ pub(super) async fn prepare(
         other_method: others.method,
         failing: others.failing,
         slow: others.slow,
+        large: others.large,
         effects,
         hooks: Arc::new(hooks),
         seed: limits.seed.unwrap_or_else(random_seed),
@@ -119,6 +120,7 @@ struct Others {
     method: Option<String>,
     failing: Option<Template>,
     slow: Option<Template>,
+    large: Option<Template>,
 }
 
 impl Others {
@@ -136,7 +138,15 @@ impl Others {
             (None, None) => None,
             (url, data) => Some(elsewhere(template, url.unwrap_or(&template.url), data)),
         };
-        Ok(Self { route: route.transpose()?, method, failing: failing.transpose()?, slow: slow.transpose()? })
+        let large = more.large_data.as_deref();
+        let large = large.map(|data| elsewhere(template, &template.url, Some(data)));
+        Ok(Self {
+            route: route.transpose()?,
+            method,
+            failing: failing.transpose()?,
+            slow: slow.transpose()?,
+            large: large.transpose()?,
+        })
     }
 }
 
@@ -262,7 +272,7 @@ mod tests {
         std::fs::write(&body, "{\"from\":\"{tag}\"}").unwrap();
         let body = format!("@{}", body.display());
         let words = "URL -X PUT -H X-A:1 --profile stripe --other-tenant X-T:2 --other-route URL/other \
-                     --other-route-data other --other-method PATCH --failing-data bad --slow-url URL?delay=9 \
+                     --other-route-data other --other-method PATCH --failing-data bad --slow-url URL?delay=9 --large-data long \
                      --kill true --start true --race 7 --expiry 3s --seed 5 --requests-max 6 --time-max 4s \
                      --answer-max 2s --only RACE --skip race --count-command";
         let mut line: Vec<&str> = words.split_whitespace().collect();
@@ -276,7 +286,7 @@ mod tests {
         assert!(other.url.ends_with("/pay/other") && other.headers == setup.template.headers);
         assert_eq!((other.body.as_ref(), other.method.as_str()), (b"other".as_slice(), "PUT"));
         assert_eq!(setup.other_method.as_deref(), Some("PATCH"));
-        assert_eq!(setup.failing.unwrap().body, "bad");
+        assert_eq!((setup.failing.unwrap().body, setup.large.unwrap().body), ("bad".into(), "long".into()));
         let slow = setup.slow.unwrap();
         assert!(slow.url.ends_with("?delay=9") && slow.body == setup.template.body);
         assert_eq!(setup.effects.unwrap().count("t-1").await, Ok(1));

@@ -67,6 +67,9 @@ const VARYING: [&str; 11] = [
     "x-request-id",
 ];
 
+/// Says that something was taken out of a replay (G-14), so the first answer cannot have it.
+const REDACTED: &str = "Idempotent-Replay-Redacted";
+
 impl Profile {
     /// A built-in by its name, or a file. The error has a sentence for each mistake.
     pub(crate) fn find(name: &str) -> Result<Self, String> {
@@ -116,7 +119,7 @@ fn semel() -> Profile {
         canonical_json: true,
         per_tenant: true,
         per_route: true,
-        headers_vary: vary(&[marker.0]),
+        headers_vary: vary(&[marker.0, REDACTED]),
         headers_dropped: vec!["set-cookie".into(), "authorization".into()],
     }
 }
@@ -136,7 +139,7 @@ fn ietf() -> Profile {
         errors_kept: false,
         canonical_json: false,
         per_route: false,
-        headers_vary: vary(&["set-cookie", "idempotent-replayed"]),
+        headers_vary: vary(&["set-cookie", "idempotent-replayed", REDACTED]),
         headers_dropped: Vec::new(),
         ..semel()
     }

@@ -26,6 +26,9 @@ const FRAME: &str = include_str!("repro/frame.sh");
 
 /// Luck decides races: so often one is tried before it is said not to show.
 const RACE_ROUNDS: usize = 20;
+/// And where a kill meets a request. It comes later in each round: bash and curl are slow to begin.
+const CRASH_ROUNDS: usize = 10;
+const LATER_MS: usize = 40;
 /// A scenario that waits longer than this is tried once.
 const WAIT_SHORT: Duration = Duration::from_millis(500);
 /// Characters of a name in what a script prints.
@@ -151,8 +154,18 @@ impl<'a> Play<'a> {
         Self { finding, setup, names, requests, calls, groups }
     }
 
+    /// Whether something is killed while a request is on its way.
+    fn is_crash(&self) -> bool {
+        let steps = &self.finding.scenario.steps;
+        let kills = steps.iter().any(|step| matches!(step, Step::Hook(Hook::Kill)));
+        kills && steps.iter().any(|step| matches!(step, Step::Start(_)))
+    }
+
     fn rounds(&self) -> usize {
         let steps = &self.finding.scenario.steps;
+        if self.is_crash() {
+            return CRASH_ROUNDS;
+        }
         let is_dear = |step: &Step| match step {
             Step::Hook(_) => true,
             Step::Wait(pause) => *pause > WAIT_SHORT,
@@ -246,7 +259,13 @@ impl<'a> Play<'a> {
             }
             Step::Join => put(script, "  wait $started\n  started="),
             Step::Wait(pause) => put(script, &format!("  sleep {}", seconds(*pause))),
-            Step::Hook(hook) => self.hook(script, *hook),
+            Step::Hook(hook) => {
+                if *hook == Hook::Kill && self.is_crash() {
+                    let later = format!("$(((round - 1) * {LATER_MS} % 1000))");
+                    put(script, &format!("  sleep \"$(printf '0.%03d' \"{later}\")\""));
+                }
+                self.hook(script, *hook);
+            }
         }
     }
 

@@ -17,6 +17,10 @@ use super::wire::{Ended, Line, Wire};
 
 /// Plain requests that come first, to know the service.
 const PLAIN: usize = 3;
+/// How often a check is played on a service that fails now and then.
+const TRIES: u64 = 6;
+/// Between the numbers of such plays, so that no two have the same moments.
+const APART: u64 = 1000;
 /// A number of effects is believed when it has not changed for so long.
 const STILL: Duration = Duration::from_millis(250);
 const COUNT_EVERY: Duration = Duration::from_millis(80);
@@ -86,7 +90,7 @@ fn is_wanted(setup: &Setup, check: &Check) -> bool {
 async fn check_one(runner: &mut Runner<'_>, check: &Check, base: &Base) -> (Verdict, Scenario, Seen) {
     let mut best: Option<(Verdict, Scenario, Seen)> = None;
     for (nth, size) in (check.sizes)(runner.setup).into_iter().enumerate() {
-        let found = match runner.try_out(check, base, size, nth as u64).await {
+        let found = match tried(runner, check, base, size, nth as u64).await {
             Ok(found) => found,
             Err(why) => return (Verdict::NotShown(why), Scenario::default(), Seen::default()),
         };
@@ -102,6 +106,39 @@ async fn check_one(runner: &mut Runner<'_>, check: &Check, base: &Base) -> (Verd
         let why = "nothing to play at this size".to_owned();
         (Verdict::NotShown(why), Scenario::default(), Seen::default())
     })
+}
+
+/// Plays it again, with other keys, when an error of the service's own was in the way.
+async fn tried(
+    runner: &mut Runner<'_>,
+    check: &Check,
+    base: &Base,
+    size: usize,
+    nth: u64,
+) -> Result<(Verdict, Scenario, Seen), String> {
+    let mut found = runner.try_out(check, base, size, nth).await?;
+    for again in 1..TRIES {
+        if !base.troubled || !is_in_the_way(&found) {
+            return Ok(found);
+        }
+        found = runner.try_out(check, base, size, nth + again * APART).await?;
+    }
+    if base.troubled && is_in_the_way(&found) {
+        found.0 = Verdict::NotShown("the service answered with an error of its own each time".into());
+    }
+    Ok(found)
+}
+
+/// An error explains every odd answer, but neither an effect too many nor what was made of the error.
+fn is_in_the_way((verdict, scenario, seen): &(Verdict, Scenario, Seen)) -> bool {
+    if matches!(verdict, Verdict::Fail { cause, .. } if checks::is_about_errors(cause)) {
+        return false;
+    }
+    let failed = |answer: &Answer| answer.reply.as_ref().is_ok_and(|reply| reply.status >= 500);
+    let mut counts = scenario.counts.iter().zip(&seen.effects);
+    let too_many =
+        counts.any(|(count, effects)| effects.is_some_and(|effects| effects > *count.allowed.end()));
+    *verdict != Verdict::Pass && !too_many && seen.answers.iter().any(failed)
 }
 
 /// What plays scenarios, within the budget.
@@ -139,13 +176,15 @@ impl<'a> Runner<'a> {
             altered,
             refused,
             body_bytes: 0,
+            troubled: false,
         };
+        let mut failed = None;
         for answer in seen.answers.iter().filter(|answer| answer.name == checks::FIRST) {
             match &answer.reply {
                 Err(why) => return Err(format!("the plain request was not answered: {why}")),
                 Ok(reply) if !(200..300).contains(&reply.status) => {
-                    let status = reply.status;
-                    return Err(format!("the plain request was answered {status}: nothing to replay"));
+                    base.troubled |= reply.status >= 500;
+                    failed = Some(reply.status);
                 }
                 Ok(reply) => {
                     base.latency = base.latency.min(answer.ended.saturating_sub(answer.sent));
@@ -153,7 +192,13 @@ impl<'a> Runner<'a> {
                 }
             }
         }
-        Ok(base)
+        // One that fails now and then can be checked between its failures.
+        match failed {
+            Some(status) if !base.troubled || base.body_bytes == 0 => {
+                Err(format!("the plain request was answered {status}: nothing to replay"))
+            }
+            _ => Ok(base),
+        }
     }
 
     /// Plans, plays and judges once. The error is why it could not be played to its end.

@@ -24,6 +24,8 @@ pub(crate) struct Setup {
     pub(crate) failing: Option<Template>,
     /// A request that takes longer than the service or its gateway waits: its effect comes late.
     pub(crate) slow: Option<Template>,
+    /// A request whose answer is large.
+    pub(crate) large: Option<Template>,
     pub(crate) effects: Option<Arc<dyn Effects>>,
     pub(crate) hooks: Arc<dyn Hooks>,
     /// Decides tags, keys, orders and moments. The same seed plays the same scenarios.

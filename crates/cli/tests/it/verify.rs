@@ -1,4 +1,9 @@
-//! `semel verify` as a user meets it, without its checks: what it refuses, and its other modes.
+//! `semel verify` as a user meets it: here what it refuses, and its other modes; below, what it finds.
+
+mod caught;
+mod layer;
+mod own;
+mod run;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -22,6 +22,9 @@ causes! {
     NOT_ATOMIC "not-atomic"
         "Looking for the key and taking it are two steps, and both requests looked first. Take it in one: a \
          unique index and an insert that may fail, or a lock that is held until the answer is stored."
+    LOCK_LAPSES "lock-lapses"
+        "The claim of a key ended while its attempt still ran, and a retry ran beside it. Renew the claim for as \
+         long as the attempt runs, and let the store refuse whoever lost it."
     ANSWERS_DIFFER "answers-differ"
         "Duplicates of one request got different answers, so more than one of them ran, or an answer is made \
          anew each time. Store one answer and give it to all."
@@ -35,6 +38,12 @@ causes! {
         "Only replays carry the marker. The first answer must not."
     ERROR_NOT_KEPT "error-not-kept"
         "An error that came after the work began is an answer too: store it like any other, or the retry runs."
+    ERROR_RERUNS "error-reruns"
+        "A request was answered with an error and had its effect, and its retry ran again. An error does not say \
+         that nothing happened: keep it, or free the key only where that is certain."
+    LARGE_RERUNS "large-reruns"
+        "What is large is not kept, and its retry runs again. Refuse what is too large before it runs, or keep at \
+         least that it happened."
     SECRET_REPLAYED "secret-replayed"
         "Do not store headers such as Set-Cookie with the answer: a replay would hand one client's session to \
          whoever holds the key."
@@ -75,8 +84,8 @@ causes! {
     LOSSY "lossy"
         "Bodies are compared after a reader has altered them. Compare numbers by their digits, and members \
          with their repeats."
-    FORGOTTEN "forgotten"
-        "The key was forgotten before its time, and the retry ran. Keep keys for as long as clients retry."
+    FORGETS_EARLY "forgets-early"
+        "The key was forgotten while clients still retry. Remember it for longer than the last retry can take."
     NEVER_EXPIRES "never-expires"
         "After its time the key is still taken. Let expired keys count as absent."
     CRASH_RERUNS "crash-reruns"
@@ -90,6 +99,9 @@ causes! {
         "Without its store the service cannot know what happened before. Refuse, and say when to come back."
     STUCK_AFTER_OUTAGE "stuck-after-outage"
         "What was refused during the outage must work after it: undo claims whose answer never came."
+    TIME_OUT_STORED "time-out-stored"
+        "A time-out was stored as the answer, and the effect came after it. A time-out says nothing about the \
+         effect: keep the key in flight until the attempt has ended, or say that nobody knows."
     LATE_EFFECT_TWICE "late-effect-twice"
         "After a time-out the first attempt may still be running. Its retry must not run beside it."
 }

@@ -12,7 +12,7 @@ use crate::verify::scorecard::About;
 use crate::verify::wire::BY_US;
 
 /// Clients that give up, each at another moment.
-const LEAVERS: usize = 4;
+const LEAVERS: usize = 7;
 const PIECES: usize = 5;
 const PAUSE: Duration = Duration::from_millis(40);
 
@@ -100,6 +100,8 @@ fn abort(make: &mut Make<'_>) -> Result<Plan, String> {
             1 => make.base.latency * 3 / 2,
             // Its request may be lost on the way, or run unheard.
             2 => Duration::ZERO,
+            // An effect is often behind it, and its answer not yet stored.
+            3..=6 => make.base.latency * (nth as u32 + 1) / 8,
             _ => make.part_of(make.base.latency),
         };
         let leaver = Call { name: format!("leaver {nth}"), request: request.clone(), how: How::Abort(after) };
@@ -115,6 +117,9 @@ fn abort(make: &mut Make<'_>) -> Result<Plan, String> {
             eye.at_most(seen, at, 1, cause::LOST_ANSWER_RERUNS, what)?;
         }
         for at in 0..leavers {
+            if eye.met_trouble(seen, &[&format!("retry {}", at + 1)]) {
+                continue;
+            }
             was_cut(seen, &format!("leaver {}", at + 1))?;
             eye.ended_well(seen, &format!("retry {}", at + 1), cause::RETRY_REFUSED)?;
             eye.at_least(seen, at, 1, what)?;

@@ -48,11 +48,18 @@ fn in_flight(make: &mut Make<'_>) -> Result<Plan, String> {
     let judge = Box::new(move |seen: &Seen| -> Judged {
         let what = "a request and its retry while it ran";
         for at in 0..MOMENTS as usize {
-            eye.at_most(seen, at, 1, cause::NOT_ATOMIC, what)?;
+            // The first is the latest to come, the last the earliest.
+            let earliest = eye.effects(seen, MOMENTS as usize - 1);
+            let lapsed = at == 0 && earliest.is_some_and(|effects| effects <= 1);
+            let cause = if lapsed { cause::LOCK_LAPSES } else { cause::NOT_ATOMIC };
+            eye.at_most(seen, at, 1, cause, what)?;
         }
         let mut met = false;
         for at in 0..MOMENTS as usize {
             let (first, retry) = (format!("first {}", at + 1), format!("retry {}", at + 1));
+            if eye.met_trouble(seen, &[&first, &retry]) {
+                continue;
+            }
             let (answer, reply) = (eye.heard(seen, &first)?, eye.heard(seen, &retry)?);
             // A retry that comes at once may overtake: then the first is the duplicate.
             match (is_success(answer), is_success(reply)) {

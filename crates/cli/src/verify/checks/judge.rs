@@ -21,6 +21,8 @@ pub(super) struct Eye {
     pub(super) overlooked: Vec<String>,
     /// What every retry is answered instead of the answer, which another check tells.
     pub(super) refused: Option<u16>,
+    /// The service answers some plain requests with errors of its own.
+    pub(super) troubled: bool,
 }
 
 pub(super) fn fail(cause: Cause, what: impl Into<String>) -> Verdict {
@@ -66,6 +68,16 @@ impl Eye {
             Some(Err(why)) => Err(not_shown(format!("`{name}` got no answer: {why}"))),
             None => Err(not_shown(format!("`{name}` was not sent"))),
         }
+    }
+
+    /// Whether an error of the service's own is among these answers, as among its plain ones. Of many
+    /// operations, those that met one show nothing; their effects count all the same.
+    pub(super) fn met_trouble(&self, seen: &Seen, names: &[&str]) -> bool {
+        let failed = |name: &&str| {
+            let replies = seen.answers.iter().filter(|answer| answer.name.starts_with(*name));
+            replies.filter_map(|answer| answer.reply.as_ref().ok()).any(|reply| reply.status >= 500)
+        };
+        self.troubled && names.iter().any(failed)
     }
 
     pub(super) fn effects(&self, seen: &Seen, at: usize) -> Option<u64> {

@@ -81,6 +81,8 @@ pub(super) struct Base {
     pub(super) altered: Vec<String>,
     /// What a plain retry is answered, if that is no success.
     pub(super) refused: Option<u16>,
+    /// Some of the plain requests were answered with an error of the service's own.
+    pub(super) troubled: bool,
 }
 
 /// A check that is played once.
@@ -182,6 +184,8 @@ impl<'a> Make<'a> {
     pub(super) fn retried(&self, seen: &Seen) -> (Vec<String>, Option<u16>) {
         let heard = |name| judge::last(seen, name).and_then(|answer| answer.reply.as_ref().ok());
         match (heard(FIRST), heard(RETRY)) {
+            // An error of the service's own has replays of its own.
+            (Some(first), _) if !judge::is_success(first) => (Vec::new(), None),
             (Some(_), Some(retry)) if !judge::is_success(retry) => (Vec::new(), Some(retry.status)),
             (Some(first), Some(retry)) => (self.eye().strict().altered(first, retry), None),
             _ => (Vec::new(), None),
@@ -209,7 +213,8 @@ impl<'a> Make<'a> {
     /// Who judges. What every retry alters is one flaw, and `replay` tells it; a race is not to blame.
     fn eye(&self) -> Eye {
         let (profile, uncounted) = (self.setup.profile.clone(), self.uncounted());
-        Eye { profile, uncounted, overlooked: self.base.altered.clone(), refused: self.base.refused }
+        let Base { altered, refused, troubled, .. } = self.base;
+        Eye { profile, uncounted, overlooked: altered.clone(), refused: *refused, troubled: *troubled }
     }
 
     fn uncounted(&self) -> Option<String> {
@@ -230,6 +235,8 @@ impl<'a> Make<'a> {
     /// These again until none is told to come back.
     pub(super) fn insist(&self, calls: Vec<Call>) -> Insist {
         let mut passing = self.setup.profile.in_flight.clone();
+        // Too much at once is no mistake, as long as it passes.
+        passing.extend([429, 503]);
         passing.retain(|status| self.base.refused != Some(*status));
         Insist { calls, passing, every: Duration::from_millis(20), at_most: self.setup.answer_max }
     }
@@ -244,6 +251,13 @@ impl<'a> Make<'a> {
         let every = Duration::from_millis(250);
         Insist { calls, passing, every, at_most: self.setup.answer_max + Duration::from_secs(2) }
     }
+}
+
+/// Whether a cause says what a service makes of its own errors.
+pub(super) fn is_about_errors(word: &str) -> bool {
+    [cause::ERROR_NOT_KEPT, cause::ERROR_RERUNS, cause::TIME_OUT_STORED]
+        .iter()
+        .any(|cause| cause.word == word)
 }
 
 /// A tag that must have so many effects.

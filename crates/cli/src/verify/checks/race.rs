@@ -132,6 +132,9 @@ fn load(make: &mut Make<'_>) -> Result<Plan, String> {
         }
         for at in 0..keys {
             let nth = at + 1;
+            if eye.met_trouble(seen, &[&format!("key {nth} "), &format!("afterwards {nth}")]) {
+                continue;
+            }
             let answer = racers_agree(&eye, seen, &format!("key {nth} "), &what(nth))?;
             let after = eye.ended_well(seen, &format!("afterwards {nth}"), cause::RETRY_REFUSED)?;
             if let Some(answer) = answer {

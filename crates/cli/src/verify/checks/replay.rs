@@ -9,6 +9,12 @@ use crate::verify::template::Request;
 
 /// Beyond what most services keep of a request.
 const LARGE_BYTES: usize = 2 << 20;
+/// Beyond what careless services keep of an answer, and far below what others refuse as a request.
+const NOTE_BYTES: usize = 16 << 10;
+/// What is called a large answer.
+const LONG_BYTES: usize = 8 << 10;
+/// Operations tried on a service that fails now and then.
+const ATTEMPTS: usize = 6;
 
 pub(super) fn checks() -> Vec<Check> {
     vec![
@@ -63,6 +69,20 @@ pub(super) fn checks() -> Vec<Check> {
             "Cookies and secrets of the first answer are not in its replay.",
             |make| again(make, secrets),
         ),
+        check(
+            "error-effect",
+            "Replay",
+            &["G-16"],
+            "A request that is answered with an error is not run again by its retry.",
+            error_effect,
+        ),
+        check(
+            "replay-large-answer",
+            "Replay",
+            &["G-19"],
+            "A request with a large answer does not run again.",
+            large_answer,
+        ),
         check("replay-large", "Replay", &["G-19"], "A large request does not run again either.", large),
     ]
 }
@@ -112,6 +132,72 @@ fn errors(make: &mut Make<'_>) -> Result<Plan, String> {
     }))
 }
 
+fn error_effect(make: &mut Make<'_>) -> Result<Plan, String> {
+    let (template, many) = match &make.setup.failing {
+        Some(failing) => (failing.clone(), 1),
+        None if make.base.troubled => (make.setup.template.clone(), ATTEMPTS),
+        None => {
+            return Err("give a request that fails (--failing-data) to see that it does not run again".into());
+        }
+    };
+    let mut scenario = Scenario::default();
+    let mut retries = Vec::new();
+    for nth in 1..=many {
+        let (tag, key) = (make.tag(), make.key());
+        let request = make.keyed(&template, &tag, &key);
+        scenario.steps.push(Step::Send(vec![plain(format!("first {nth}"), request.clone())]));
+        retries.push(plain(format!("retry {nth}"), request));
+        scenario.counts.push(at_most_one(tag));
+    }
+    let insist = make.insist_long(retries);
+    let eye = make.eye();
+    let judge = Box::new(move |seen: &Seen| -> Judged {
+        let mut failed = 0;
+        for at in 0..many {
+            let first = eye.heard(seen, &format!("first {}", at + 1))?;
+            failed += usize::from(!is_success(first));
+            let cause = if is_success(first) { cause::NOT_IDEMPOTENT } else { cause::ERROR_RERUNS };
+            let what = format!("a request answered {}, and its retries", first.status);
+            eye.at_most(seen, at, 1, cause, &what)?;
+        }
+        match failed {
+            0 => Err(not_shown("no request was answered with an error")),
+            _ => eye.counted(seen),
+        }
+    });
+    Ok(Plan { scenario, insist: Some(insist), judge })
+}
+
+fn large_answer(make: &mut Make<'_>) -> Result<Plan, String> {
+    let (tag, key) = (make.tag(), make.key());
+    let request = match &make.setup.large {
+        Some(large) => make.keyed(large, &tag, &key),
+        None => {
+            let mut request = make.request(&tag, &key);
+            let body = make.json(&request)?.with_member("note", &"long ".repeat(NOTE_BYTES / 5));
+            request.body = body.ok_or("give a request whose answer is large (--large-data)")?.into();
+            request
+        }
+    };
+    Ok(three_times(make, request, vec![at_most_one(tag)], |eye, seen| {
+        let what = "a request with a large answer, sent three times";
+        eye.at_most(seen, 0, 1, cause::LARGE_RERUNS, what)?;
+        let first = eye.heard(seen, "first")?;
+        if !is_success(first) || first.body.len() < LONG_BYTES {
+            let (status, bytes) = (first.status, first.body.len());
+            return Err(not_shown(format!(
+                "the answer was {status} with {bytes} bytes: give a request whose answer is large (--large-data)"
+            )));
+        }
+        let retry = eye.heard(seen, "retry")?;
+        if is_success(retry) {
+            eye.same(first, retry, "retry")?;
+        }
+        eye.at_least(seen, 0, 1, what)?;
+        eye.counted(seen)
+    }))
+}
+
 fn secrets(eye: &Eye, seen: &Seen) -> Judged {
     let (first, retry) = (eye.first(seen, "first")?, eye.heard(seen, "retry")?);
     let dropped = &eye.profile.headers_dropped;
@@ -137,7 +223,7 @@ fn large(make: &mut Make<'_>) -> Result<Plan, String> {
     Ok(three_times(make, request, vec![at_most_one(tag)], |eye, seen| {
         let first = eye.heard(seen, "first")?;
         let retry = eye.heard(seen, "retry")?;
-        eye.at_most(seen, 0, 1, cause::NOT_IDEMPOTENT, "one large request, sent three times")?;
+        eye.at_most(seen, 0, 1, cause::LARGE_RERUNS, "one large request, sent three times")?;
         match first.status {
             200..300 => {
                 eye.same(first, retry, "retry")?;

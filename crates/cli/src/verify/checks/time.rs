@@ -11,8 +11,15 @@ use crate::verify::scenario::{Scenario, Seen, Step};
 /// Clocks are read at different moments.
 const MARGIN: Duration = Duration::from_millis(500);
 
+/// How long after its answer a retry must still find it, if nobody said when keys are forgotten.
+const MEMORY: Duration = Duration::from_secs(2);
+
+/// Statuses that say nothing about the effect (G-16).
+const DOUBTFUL: [u16; 4] = [408, 502, 503, 504];
+
 pub(super) fn checks() -> Vec<Check> {
     vec![
+        check("remembered", "Time", &["G-10"], "A retry that comes later still finds its answer.", later),
         check("expiry", "Time", &["G-10"], "After its time a key is free again, and not before.", expiry),
         check(
             "late-effect",
@@ -22,6 +29,31 @@ pub(super) fn checks() -> Vec<Check> {
             late,
         ),
     ]
+}
+
+fn later(make: &mut Make<'_>) -> Result<Plan, String> {
+    let (tag, key) = (make.tag(), make.key());
+    let request = make.request(&tag, &key);
+    let wait = make.setup.expiry.map_or(MEMORY, |expiry| MEMORY.min(expiry / 2));
+    let steps = vec![
+        Step::Send(vec![plain("first", request.clone())]),
+        Step::Wait(wait),
+        Step::Send(vec![plain("later", request)]),
+    ];
+    let eye = make.eye();
+    let judge = Box::new(move |seen: &Seen| -> Judged {
+        let first = eye.first(seen, "first")?;
+        let reply = eye.heard(seen, "later")?;
+        let what = format!("a request and its retry {wait:?} later");
+        eye.at_most(seen, 0, 1, cause::FORGETS_EARLY, &what)?;
+        if eye.is_marked(reply) == Some(false) || reply.body != first.body {
+            let what = format!("the retry {wait:?} later was answered {}, not with a replay", reply.status);
+            return Err(fail(cause::FORGETS_EARLY, what));
+        }
+        eye.same(first, reply, "later")?;
+        eye.counted(seen)
+    });
+    Ok(Plan { scenario: Scenario { steps, counts: vec![exactly(tag, 1)] }, insist: None, judge })
 }
 
 fn expiry(make: &mut Make<'_>) -> Result<Plan, String> {
@@ -43,7 +75,7 @@ fn expiry(make: &mut Make<'_>) -> Result<Plan, String> {
         let before = eye.heard(seen, "before its time")?;
         if is_success(before) && before.body != first.body && eye.is_marked(before) != Some(true) {
             let half = expiry / 2;
-            return Err(fail(cause::FORGOTTEN, format!("after {half:?} the key got a new answer")));
+            return Err(fail(cause::FORGETS_EARLY, format!("after {half:?} the key got a new answer")));
         }
         eye.same(first, before, "before its time")?;
         let after = eye.heard(seen, "after its time")?;
@@ -82,8 +114,15 @@ fn late(make: &mut Make<'_>) -> Result<Plan, String> {
                 first.status
             )));
         }
-        if is_success(eye.heard(seen, "retry")?) {
+        let retry = eye.heard(seen, "retry")?;
+        if is_success(retry) {
             eye.at_least(seen, 0, 1, what)?;
+        }
+        let is_replay = eye.is_marked(retry).unwrap_or(retry.body == first.body);
+        let is_kept = is_replay && retry.status == first.status && DOUBTFUL.contains(&retry.status);
+        if is_kept && eye.effects(seen, 0) == Some(1) {
+            let what = format!("the effect came, and its retries get the stored {}", retry.status);
+            return Err(fail(cause::TIME_OUT_STORED, what));
         }
         eye.counted(seen)
     });

@@ -188,6 +188,7 @@ fn setup(effects: Option<SocketAddr>) -> Setup {
         other_method: None,
         failing: None,
         slow: None,
+        large: None,
         effects: effects.map(|address| Arc::new(Counter(address)) as Arc<dyn Effects>),
         hooks: Arc::new(Noted(None)),
         seed: 7,

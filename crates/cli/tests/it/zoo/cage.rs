@@ -46,15 +46,15 @@ impl Cage {
         let home = self.home.path().display();
         format!(
             "{ORDER}='{} {home}' '{}' --exact zoo::animal --nocapture --test-threads=1 >'{home}/log' 2>&1 & \
-             for _ in $(seq 1500); do [ -s '{home}/pid' ] && exit 0; sleep 0.02; done; exit 1",
+             for _ in $(seq 1500); do [ -e '{home}/ready' ] && exit 0; sleep 0.02; done; exit 1",
             self.animal.name,
             exe.display()
         )
     }
 
     pub(crate) fn kill_command(&self) -> String {
-        let pid = self.home.path().join("pid");
-        format!("kill -9 $(cat '{0}') && rm '{0}'", pid.display())
+        let home = self.home.path().display();
+        format!("kill -9 $(cat '{home}/pid') && rm -f '{home}/pid' '{home}/ready'")
     }
 
     pub(crate) fn store_stop_command(&self) -> String {
@@ -142,13 +142,14 @@ impl Order {
 /// The life of an animal, until it is killed or its home is gone.
 #[tokio::main]
 pub(super) async fn live(Order { animal, home }: Order) {
-    let listener = listen(&home.join("port")).await;
-    let den = Den::open(&home, animal.habits);
-    tokio::spawn(async move { axum::serve(listener, den.router()).await });
-    // In one step, so that nobody reads half a number.
+    // In one step, so that nobody reads half a number; and first, since whoever is heard of may be killed.
     let pid = home.join("pid");
     std::fs::write(pid.with_extension("new"), std::process::id().to_string()).expect("the home takes a file");
     std::fs::rename(pid.with_extension("new"), pid).expect("the home takes a file");
+    let listener = listen(&home.join("port")).await;
+    let den = Den::open(&home, animal.habits);
+    tokio::spawn(async move { axum::serve(listener, den.router()).await });
+    std::fs::write(home.join("ready"), "").expect("the home takes a file");
     while home.exists() {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
