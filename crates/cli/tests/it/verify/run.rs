@@ -33,7 +33,7 @@ pub(super) struct Card {
     pub(super) said: String,
 }
 
-pub(super) const ORDER: &str = r#"{"amount":100,"currency":"EUR","reference":"{tag}"}"#;
+pub(super) const ORDER: &str = r#"{"tax":0.19,"amount":100,"currency":"EUR","reference":"{tag}"}"#;
 
 impl Target {
     /// Plays what `more` asks for. Reports go to `place`.
