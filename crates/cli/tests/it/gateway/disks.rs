@@ -129,7 +129,12 @@ async fn a_damaged_page_frees_no_key_and_changes_no_answer() {
         let mut damaged = whole.clone();
         damaged[page * PAGE..(page + 1) * PAGE].fill(0xa5);
         std::fs::write(&file, &damaged).expect("it is written");
-        let gateway = Gateway::start(home.path(), &upstream.url(), &["--store-patience", "200ms"]).await;
+        let gateway = Gateway::start(
+            home.path(),
+            &upstream.url(),
+            &["--store-patience", "200ms", "--log-filter", "off"],
+        )
+        .await;
         let caller = Caller::of(&gateway.address);
         for (at, before) in first.iter().enumerate() {
             let (path, key) = name(at);
