@@ -82,6 +82,8 @@ impl Recalling {
 
     fn remember(&self, request: &claim::Request, answer: &Claim, asked: Duration, changes: u64) {
         let Claim::Completed { outcome, at } = answer else { return };
+        // Dropped last, after the lock: thousands of outcomes may go here.
+        let _forgotten;
         let mut memory = self.lock();
         if memory.changes != changes {
             return;
@@ -90,7 +92,7 @@ impl Recalling {
             memory.began = asked;
             memory.young_bytes = 0;
             let before = std::mem::take(&mut memory.young);
-            memory.old = before;
+            _forgotten = std::mem::replace(&mut memory.old, before);
         }
         if memory.young_bytes + outcome.len() + ENTRY_BYTES <= BYTES_MAX {
             memory.young_bytes += outcome.len() + ENTRY_BYTES;
@@ -115,9 +117,13 @@ impl Recalling {
         if mutant::on("recalls-what-was-purged") {
             return;
         }
-        let mut memory = self.lock();
-        let changes = memory.changes + 1;
-        *memory = Memory { changes, ..Memory::default() };
+        let forgotten = {
+            let mut memory = self.lock();
+            let changes = memory.changes + 1;
+            std::mem::replace(&mut *memory, Memory { changes, ..Memory::default() })
+        };
+        // Thousands of outcomes may go here; claims do not wait for it.
+        drop(forgotten);
     }
 }
 

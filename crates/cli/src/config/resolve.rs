@@ -147,7 +147,10 @@ fn general(given: &Layers<'_>, judge: &mut Judge<'_>) -> Gateway {
             connections_max: judge.one(given, "connections_max", value::count),
         },
         trusted_proxies: judge.many(given, "trusted_proxies", Network::parse),
-        replay_memory: judge.one(given, "replay_memory", value::duration),
+        replay_memory: judge.one(given, "replay_memory", |text| match value::duration(text)? {
+            moment if moment <= REPLAY_MEMORY_MAX => Ok(moment),
+            _ => Err("it must be at most 1m: what others purge is replayed for so long".into()),
+        }),
         drain: judge.one(given, "drain", value::duration),
         log: Log {
             json: judge.one(given, "log", |text| match text {
@@ -162,6 +165,9 @@ fn general(given: &Layers<'_>, judge: &mut Judge<'_>) -> Gateway {
         encryption: None,
     }
 }
+
+/// Longer, and a purge would mean little.
+const REPLAY_MEMORY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
 
 fn positive(given: &Layers<'_>, name: &str, judge: &mut Judge<'_>) -> std::time::Duration {
     judge.one(given, name, |text| match value::duration(text)? {

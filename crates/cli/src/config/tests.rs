@@ -117,6 +117,7 @@ const WRONG: &[(&str, &[&str])] = &[
     // Values.
     ("listen = \"localhost\"", &["semel.toml:3:10: listen: `localhost` is not an IP address with a port"]),
     ("drain = 30", &["semel.toml:3:9: drain: `30` is not a duration"]),
+    ("replay_memory = \"2h\"", &["semel.toml:3:17: replay_memory: it must be at most 1m"]),
     (
         "drain = \"soon\"\nlog = \"xml\"",
         &["semel.toml:3:9: drain: `soon`", "semel.toml:4:7: log: `xml` is neither"],

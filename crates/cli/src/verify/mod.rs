@@ -138,8 +138,13 @@ fn keep(file: &Option<PathBuf>, write: impl FnOnce() -> String) -> anyhow::Resul
 }
 
 fn code(scorecard: &Scorecard, strict: bool) -> u8 {
-    let (_, failed, not_shown) = scorecard.totals();
-    if failed > 0 || (strict && not_shown > 0) { BROKEN } else { HOLDS }
+    match scorecard.totals() {
+        (_, 1.., _) => BROKEN,
+        // Nothing was shown at all: that is no good news.
+        (0, ..) => UNUSABLE,
+        (_, _, 1..) if strict => BROKEN,
+        _ => HOLDS,
+    }
 }
 
 fn listed(checks: &[About]) -> String {
@@ -259,7 +264,8 @@ mod tests {
         let not_shown = Verdict::NotShown("no counter".into());
         assert_eq!(code(&scorecard(vec![Verdict::Pass]), true), HOLDS);
         assert_eq!(code(&scorecard(vec![Verdict::Pass, not_shown.clone()]), false), HOLDS);
-        assert_eq!(code(&scorecard(vec![Verdict::Pass, not_shown]), true), BROKEN);
+        assert_eq!(code(&scorecard(vec![Verdict::Pass, not_shown.clone()]), true), BROKEN);
+        assert_eq!(code(&scorecard(vec![not_shown]), false), UNUSABLE, "silence is no consent");
         assert_eq!(code(&scorecard(vec![Verdict::Pass, fail]), false), BROKEN);
     }
 

@@ -54,6 +54,7 @@ pub(crate) async fn verify(setup: &Setup, watch: &dyn Watch) -> Scorecard {
         watch.ended(&finding);
         findings.push(finding);
     }
+    runner.look_again(&mut findings).await;
     let url = &setup.template.url;
     Scorecard {
         target: format!("{} {}", setup.template.method, shown(url)),
@@ -217,12 +218,12 @@ impl<'a> Runner<'a> {
     }
 
     /// `Err` when the budget does not allow so many more requests.
-    fn afford(&self, more: usize) -> Result<(), String> {
+    fn afford(&self, more: usize, waits: Duration) -> Result<(), String> {
         let Setup { requests_max, time_max, .. } = self.setup;
         if self.requests + more as u64 > *requests_max {
             return Err(format!("the budget of {requests_max} requests is spent"));
         }
-        if self.since.elapsed() >= *time_max {
+        if self.since.elapsed() + waits >= *time_max {
             return Err(format!("the budget of {time_max:?} is spent"));
         }
         Ok(())
@@ -234,7 +235,11 @@ impl<'a> Runner<'a> {
             Step::Send(calls) | Step::Start(calls) => calls.len(),
             _ => 0,
         };
-        self.afford(scenario.steps.iter().map(of).sum())?;
+        let waits = scenario.steps.iter().map(|step| match step {
+            Step::Wait(pause) => *pause,
+            _ => Duration::ZERO,
+        });
+        self.afford(scenario.steps.iter().map(of).sum(), waits.sum())?;
         self.wire.begin();
         let mut play = Play::default();
         for step in &scenario.steps {
@@ -308,12 +313,8 @@ impl<'a> Runner<'a> {
         let mut open = insist.calls;
         let mut pause = insist.every;
         for round in 1.. {
-            // Who had an answer to the first round has been heard; the rest is patience.
-            match self.afford(open.len()) {
-                Err(why) if round == 1 => return Err(why),
-                Err(_) => break,
-                Ok(()) => {}
-            }
+            // Who ran out of patience because of the budget has not seen how it ends.
+            self.afford(open.len(), pause)?;
             let named = |call: &Call| match round {
                 1 => call.clone(),
                 _ => Call { name: format!("{}{AGAIN}{round}", call.name), ..call.clone() },
@@ -339,6 +340,25 @@ impl<'a> Runner<'a> {
             pause = (pause * 2).min(Duration::from_secs(2));
         }
         Ok(())
+    }
+
+    /// Counts once more when all is over: an effect may come long after its answer, from a queue.
+    async fn look_again(&self, findings: &mut [Finding]) {
+        let Some(effects) = self.setup.effects.as_deref().filter(|_| self.setup.template.has_tag()) else {
+            return;
+        };
+        for finding in findings.iter_mut().filter(|finding| finding.verdict == Verdict::Pass) {
+            let counts = finding.scenario.counts.iter();
+            let counting = counts.map(|count| effects.count(&count.tag));
+            let counted: Vec<_> = stream::iter(counting).buffered(COUNTS_AT_ONCE).collect().await;
+            let mut late = counted.into_iter().zip(&finding.scenario.counts).filter_map(|(now, count)| {
+                let (now, most) = (now.ok()?, *count.allowed.end());
+                (now > most).then(|| format!("later there were {now} effects instead of {most}"))
+            });
+            if let Some(what) = late.next() {
+                finding.verdict = checks::came_later(what);
+            }
+        }
     }
 
     async fn count(&self, counts: &[Count], seen: &mut Seen) {

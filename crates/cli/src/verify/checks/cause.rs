@@ -102,6 +102,9 @@ causes! {
     TIME_OUT_STORED "time-out-stored"
         "A time-out was stored as the answer, and the effect came after it. A time-out says nothing about the \
          effect: keep the key in flight until the attempt has ended, or say that nobody knows."
+    CAME_LATER "came-later"
+        "All was well when the answers came, and later there was an effect too many. Whoever does the work \
+         behind the answer (a queue, a worker) must look at the key too."
     LATE_EFFECT_TWICE "late-effect-twice"
         "After a time-out the first attempt may still be running. Its retry must not run beside it."
 }

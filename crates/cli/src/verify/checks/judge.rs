@@ -4,6 +4,7 @@ use super::Judged;
 use super::cause::{self, Cause};
 use crate::verify::profile::Profile;
 use crate::verify::runner::{AGAIN, UNCOUNTED};
+use crate::verify::safety::{HIDDEN, is_secret};
 use crate::verify::scenario::{Answer, Reply, Seen};
 use crate::verify::scorecard::Verdict;
 
@@ -64,6 +65,10 @@ impl Eye {
     /// An answer of any kind. A failure of the network is neither right nor wrong.
     pub(super) fn heard<'s>(&self, seen: &'s Seen, name: &str) -> Result<&'s Reply, Verdict> {
         match last(seen, name).map(|answer| &answer.reply) {
+            // Too many requests is no mistake of idempotency, whichever check it meets.
+            Some(Ok(Reply { status: 429, .. })) => {
+                Err(not_shown(format!("`{name}` was answered 429: too many requests for this service")))
+            }
             Some(Ok(reply)) => Ok(reply),
             Some(Err(why)) => Err(not_shown(format!("`{name}` got no answer: {why}"))),
             None => Err(not_shown(format!("`{name}` was not sent"))),
@@ -161,7 +166,10 @@ impl Eye {
                     values.iter().map(|value| value.escape_ascii().to_string()).collect::<Vec<_>>().join(", ")
                 }
             };
-            let (had, has) = (text(&had), text(&has));
+            let (had, has) = match is_secret(header) {
+                true => (HIDDEN.to_owned(), HIDDEN.to_owned()),
+                false => (text(&had), text(&has)),
+            };
             return altered(format!("`{name}` has the header {header}: {has}; the first had {had}"));
         }
         Ok(())

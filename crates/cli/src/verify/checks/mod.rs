@@ -260,6 +260,11 @@ pub(super) fn is_about_errors(word: &str) -> bool {
         .any(|cause| cause.word == word)
 }
 
+/// The verdict about effects that nobody saw at first.
+pub(super) fn came_later(what: String) -> Verdict {
+    judge::fail(cause::CAME_LATER, what)
+}
+
 /// A tag that must have so many effects.
 pub(super) fn exactly(tag: String, effects: u64) -> Count {
     Count { tag, allowed: effects..=effects }

@@ -103,6 +103,9 @@ pub(super) fn target(url: &str) -> Result<(String, Option<(String, String)>), St
         Some((user, host)) => (Some(basic(user)), host),
         None => (None, authority),
     };
+    if host.contains(TAG) {
+        return Err(format!("`{host}` would be another host for every tag; put {TAG} behind the host"));
+    }
     let slash = if path.starts_with('/') { "" } else { "/" };
     let path: String = path.chars().map(sendable).collect();
     let url = format!("{scheme}://{host}{slash}{path}");
@@ -279,6 +282,12 @@ mod tests {
         assert!(template.has_tag());
         let form = read_plain(&flags("http://h?a={tag}", "a=1"), &[]).unwrap();
         assert_eq!((form.url.as_str(), form.headers.len()), ("http://h/?a={tag}", 0));
+    }
+
+    #[test]
+    fn the_host_is_the_same_for_every_tag() {
+        let said = read_plain(&flags("http://{tag}.example.org/pay", "a=1"), &[]).unwrap_err();
+        assert!(said.contains("another host for every tag"), "{said}");
     }
 
     #[test]

@@ -165,9 +165,10 @@ impl Line {
             Err(wrong) => return self.link = Err(wrong),
         };
         let Some((last, most)) = bytes.split_last() else { return };
-        match http1::send(link, most).await {
-            Ok(()) => self.held = Some(*last),
-            Err(error) => self.link = Err(error),
+        match tokio::time::timeout(self.answer_max, http1::send(link, most)).await {
+            Ok(Ok(())) => self.held = Some(*last),
+            Ok(Err(error)) => self.link = Err(error),
+            Err(_) => self.link = Err(format!("the request was not taken within {:?}", self.answer_max)),
         }
     }
 
