@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 use semel_core::error::{Error, Kind};
 use semel_core::mutant;
 
@@ -63,8 +63,7 @@ pub(super) fn open(path: &Path, role: Role, busy_timeout: Duration) -> Result<Co
     PATIENCE.set(busy_timeout);
     conn.busy_handler(Some(wait_a_little))?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // Stays with the file; asked for by every connection, because the file may be new.
-    conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(()))?;
+    keep_a_log(&conn, busy_timeout)?;
     // An answered write survives the machine: the log is synced by every commit.
     let synchronous = if mutant::on("sqlite-sync-off") { "OFF" } else { "FULL" };
     conn.pragma_update(None, "synchronous", synchronous)?;
@@ -81,6 +80,24 @@ pub(super) fn open(path: &Path, role: Role, busy_timeout: Duration) -> Result<Co
         Role::Keeper => {}
     }
     Ok(conn)
+}
+
+/// Stays with the file; asked for by every connection, because the file may be new. When several make the same
+/// new file, SQLite gives all but one up at once, without asking the busy handler: two that wait for each
+/// other would wait for ever.
+fn keep_a_log(conn: &Connection, patience: Duration) -> rusqlite::Result<()> {
+    let since = Instant::now();
+    loop {
+        match conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())) {
+            Err(error)
+                if error.sqlite_error_code() == Some(ErrorCode::DatabaseBusy)
+                    && since.elapsed() < patience =>
+            {
+                std::thread::sleep(PAUSE_MAX);
+            }
+            done => return done,
+        }
+    }
 }
 
 thread_local! {

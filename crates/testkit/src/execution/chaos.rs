@@ -71,10 +71,11 @@ async fn attempt(effects: Arc<AtomicU32>, choice: u64, pause: Duration) -> Endin
 /// One schedule from beginning to end.
 async fn schedule(rig: &Arc<dyn Rig>, seed: u64, recovery: Recovery, lease: Duration) {
     let till = Till::with_plan(rig.clone(), trouble(seed, rig.in_tokio_time()));
-    let made = || brisk().recovery(recovery).lease(lease).wait(Duration::from_millis(30));
-    // When trouble is over, what is asked must be answered, however slow the disk is.
+    let made = || brisk().recovery(recovery).wait(Duration::from_millis(30));
+    // When trouble is over, what is asked must be answered, however slow the disk is, and a lease must not lapse
+    // before it was heard of.
     let patient = policy(made().store_patience(Duration::from_secs(20)));
-    let policy = policy(made());
+    let policy = policy(made().lease(lease));
     let effects: Vec<Arc<AtomicU32>> = (0..KEYS).map(|_| Arc::default()).collect();
     let key = move |n: usize| format!("chaos-{seed:08}-key-{n}-{recovery:?}");
     let mut callers = tokio::task::JoinSet::new();
