@@ -94,8 +94,8 @@ verify() { # peer, run, seed, and perhaps the only checks
     [[ -z $only ]] || arguments+=(--only "$only")
     "$SEMEL" verify "$url" -d "$body" --profile "$profile" "${arguments[@]}" --json "$out/$name.$run.$seed.json" \
         --html "$out/$name.$run.$seed.html" >"$out/$name.$run.$seed.txt" 2>&1
-    # 1 is what we came for.
-    [[ $? -le 1 ]] || { echo "$name, $run: semel verify did not run: see $out/$name.$run.$seed.txt" >&2 && return 2; }
+    # 1 is what we came for; 2 with a scorecard says that nothing was shown.
+    [[ $? -le 1 || -s $out/$name.$run.$seed.json ]] || { echo "$name, $run: semel verify did not run: see $out/$name.$run.$seed.txt" >&2 && return 2; }
     python3 - "$out/$name.$run.$seed.json" "$name" "$run" <<'READ' >>"$out/$name.found.tsv"
 import json, sys
 for check in json.load(open(sys.argv[1]))["checks"]:

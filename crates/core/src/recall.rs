@@ -5,8 +5,9 @@
 //! time the answer is given from memory, to the same request only. Nothing else is: who may run, what is in
 //! flight and what is unknown is asked of the store underneath, always.
 //!
-//! What is purged through here is forgotten at once. What another process purges, what expires, and that the
-//! store went away or was restored, is noticed when the moment is over.
+//! What is purged through here is forgotten at once. What another process purges, a purge whose answer was lost and
+//! that took effect later, what expires, and that the store went away or was restored, is noticed when the
+//! moment is over.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -107,9 +108,9 @@ impl Recalling {
     fn forgetting<'a, T: 'a>(&'a self, change: Pending<'a, T>) -> Pending<'a, T> {
         Box::pin(async move {
             self.forget();
-            let changed = change.await;
-            self.forget();
-            changed
+            // Also when nobody waits for the change any more: it may have been made.
+            let _after = ForgetLater(self);
+            change.await
         })
     }
 
@@ -124,6 +125,15 @@ impl Recalling {
         };
         // Thousands of outcomes may go here; claims do not wait for it.
         drop(forgotten);
+    }
+}
+
+/// Forgets when it is dropped.
+struct ForgetLater<'a>(&'a Recalling);
+
+impl Drop for ForgetLater<'_> {
+    fn drop(&mut self) {
+        self.0.forget();
     }
 }
 

@@ -20,6 +20,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use semel::http::header::{HINT, NONCE};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -254,6 +255,7 @@ async fn order(
     });
     let mut response = match carried_out.await {
         Ok(Ok(receipt)) => created(&receipt),
+        Ok(Err((StatusCode::CONFLICT, why))) => fenced_off(why, &headers),
         Ok(Err((status, why))) => (status, Json(json!({ "error": why }))).into_response(),
         Err(lost) => (StatusCode::INTERNAL_SERVER_ERROR, lost.to_string()).into_response(),
     };
@@ -262,6 +264,16 @@ async fn order(
         if let Ok(session) = HeaderValue::try_from(session) {
             response.headers_mut().insert(header::SET_COOKIE, session);
         }
+    }
+    response
+}
+
+/// Refuses an attempt that was given up, and says that nothing happened: a plain 409 would be an outcome.
+fn fenced_off(why: String, headers: &HeaderMap) -> Response {
+    let mut response = (StatusCode::CONFLICT, Json(json!({ "error": why }))).into_response();
+    if let Some(nonce) = headers.get(NONCE) {
+        response.headers_mut().insert(NONCE, nonce.clone());
+        response.headers_mut().insert(HINT, HeaderValue::from_static("nothing-happened"));
     }
     response
 }

@@ -25,7 +25,7 @@ pub(crate) mod tenant;
 mod tests;
 pub(crate) mod trace;
 pub(crate) mod unknowns;
-pub(crate) mod upstream;
+mod upstream;
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -47,12 +47,14 @@ struct Answer {
 impl Canary {
     /// Rounds until one fails or all were played. Gives back how many failed.
     pub(super) async fn run(&self, plan: &Plan, say: &mut (dyn FnMut(&str) + Send)) -> u64 {
+        // Its own in every run, also with the same seed: a key of an earlier run would only be replayed.
+        let salt: String = semel::Nonce::random().to_string().chars().take(8).collect();
         let mut failed = 0;
         let mut round = 0;
         loop {
             round += 1;
             let began = Instant::now();
-            let (word, said) = match self.round(round).await {
+            let (word, said) = match self.round(&salt, round).await {
                 Ok(said) => ("ok", said),
                 Err(said) => {
                     failed += 1;
@@ -69,8 +71,8 @@ impl Canary {
         }
     }
 
-    async fn round(&self, round: u64) -> Result<String, String> {
-        let operation = |which: &str| format!("t-{:x}-{round}{which}", self.setup.seed);
+    async fn round(&self, salt: &str, round: u64) -> Result<String, String> {
+        let operation = |which: &str| format!("t-{:x}-{salt}{round}{which}", self.setup.seed);
         let twice = operation("a");
         let first = self.send(&twice).await?;
         let again = self.send(&twice).await?;

@@ -52,9 +52,9 @@ use scorecard::{About, Scorecard};
 use setup::Setup;
 
 use crate::config::value;
+use crate::gateway::client_config;
 use crate::gateway::fetch::{self, Http};
 use crate::gateway::net::RealNetwork;
-use crate::gateway::upstream::client_config;
 
 /// All holds.
 const HOLDS: u8 = 0;

@@ -9,10 +9,12 @@ use futures_util::{StreamExt, stream};
 use tokio::task::JoinHandle;
 
 use super::checks::{self, Base, Check, Insist, Plan};
+use super::safety::url_shown;
 use super::scenario::{Answer, Call, Count, Hook, How, Scenario, Seen, Step};
 use super::scorecard::{Finding, Scorecard, Verdict};
 use super::setup::{Effects, Setup, Watch};
 use super::shrink;
+use super::template::Template;
 use super::wire::{Ended, Line, Wire};
 
 /// Plain requests that come first, to know the service.
@@ -55,28 +57,16 @@ pub(crate) async fn verify(setup: &Setup, watch: &dyn Watch) -> Scorecard {
         findings.push(finding);
     }
     runner.look_again(&mut findings).await;
-    let url = &setup.template.url;
+    let Template { method, url, .. } = &setup.template;
+    let place = url.split(['?', '#']).next().unwrap_or_default();
     Scorecard {
-        target: format!("{} {}", setup.template.method, shown(url)),
+        target: format!("{method} {}", url_shown(place)),
         profile: setup.profile.name.clone(),
         seed: setup.seed,
         started: began,
         took: runner.since.elapsed(),
         requests: runner.requests,
         findings,
-    }
-}
-
-/// A URL without its query and credentials.
-fn shown(url: &str) -> String {
-    let url = url.split(['?', '#']).next().unwrap_or_default();
-    match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
-            format!("{scheme}://{host}{path}")
-        }
-        None => url.to_owned(),
     }
 }
 
@@ -430,16 +420,4 @@ fn name(hook: Hook) -> &'static str {
 /// One call, sent plainly.
 pub(super) fn plain(name: impl Into<String>, request: super::template::Request) -> Call {
     Call { name: name.into(), request, how: How::Plain }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_target_is_shown_without_query_and_credentials() {
-        assert_eq!(shown("http://a:b@h:1/pay?key=secret#x"), "http://h:1/pay");
-        assert_eq!(shown("http://h"), "http://h");
-        assert_eq!(shown("http://h/a@b"), "http://h/a@b");
-    }
 }

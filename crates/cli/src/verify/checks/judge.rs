@@ -124,6 +124,14 @@ impl Eye {
         Err(not_shown(format!("effects could not be counted: {}", why.unwrap_or("the counter failed"))))
     }
 
+    /// That a retry did not run is shown by its mark, or else by the count.
+    pub(super) fn shown(&self, seen: &Seen, retry: &Reply) -> Judged {
+        match self.is_marked(retry) {
+            Some(true) => Ok(()),
+            _ => self.counted(seen),
+        }
+    }
+
     /// One effect, no more and no less.
     pub(super) fn once(&self, seen: &Seen, at: usize, cause: Cause, what: &str) -> Judged {
         self.at_most(seen, at, 1, cause, what)?;

@@ -121,7 +121,9 @@ fn longest(make: &mut Make<'_>) -> Result<Plan, String> {
             return Err(fail(cause::KEY_REFUSED, format!("{what} was answered {}", first.status)));
         }
         eye.once(seen, 0, cause::NOT_IDEMPOTENT, &what)?;
-        eye.same(first, eye.heard(seen, "retry")?, "retry")
+        let retry = eye.heard(seen, "retry")?;
+        eye.same(first, retry, "retry")?;
+        eye.shown(seen, retry)
     });
     Ok(Plan { scenario: Scenario { steps, counts: vec![exactly(tag, 1)] }, insist: None, judge })
 }
@@ -149,7 +151,7 @@ fn quoted(make: &mut Make<'_>) -> Result<Plan, String> {
         if reply.body != first.body || eye.is_marked(reply) == Some(false) {
             return Err(fail(cause::QUOTES_COUNT, "the key with quotes got another answer than without"));
         }
-        Ok(())
+        eye.shown(seen, reply)
     });
     Ok(Plan { scenario: Scenario { steps, counts: vec![exactly(tag, 1)] }, insist: None, judge })
 }

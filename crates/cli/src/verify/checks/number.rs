@@ -58,7 +58,8 @@ fn order(make: &mut Make<'_>) -> Result<Plan, String> {
             return Err(fail(cause::NOT_CANONICAL, format!("{what} was answered {}", other.status)));
         }
         eye.once(seen, 0, cause::NOT_CANONICAL, what)?;
-        eye.same(first, other, "rearranged")
+        eye.same(first, other, "rearranged")?;
+        eye.shown(seen, other)
     });
     Ok(Plan { scenario: Scenario { steps, counts: vec![exactly(tag, 1)] }, insist: None, judge })
 }
@@ -100,7 +101,12 @@ fn different(
             return Err(not_shown("any other body is accepted under a used key: see `other-body`"));
         }
         eye.at_most(seen, 0, 1, cause::NO_FINGERPRINT, &what)?;
-        eye.mismatch(eye.heard(seen, "look-alike")?, cause::LOSSY, &what)
+        let reply = eye.heard(seen, "look-alike")?;
+        // Refused, and not for the key's sake: it may not be what the service takes at all.
+        if (400..500).contains(&reply.status) && !eye.profile.mismatch.contains(&reply.status) {
+            return Err(not_shown(format!("{what} was answered {}, perhaps for what it says", reply.status)));
+        }
+        eye.mismatch(reply, cause::LOSSY, &what)
     });
     Ok(Plan { scenario: Scenario { steps, counts: vec![exactly(tag, 1)] }, insist: None, judge })
 }
