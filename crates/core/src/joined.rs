@@ -1,0 +1,125 @@
+//! Claim, effect and outcome in one transaction of the caller: the pure half.
+//!
+//! A store reads the record under the operation's lock, asks [`begin`], and, when the caller's own
+//! statements are done, writes what [`Work::finish`] gives, all in the caller's transaction. Before the
+//! commit nobody sees any of it; after it, everything. A crash anywhere leaves all or nothing, so there
+//! is no lease to lapse and nothing to recover.
+//!
+//! It opens no transaction and commits none; both are the caller's.
+
+use bytes::Bytes;
+
+use crate::claim::{Claim, Request};
+use crate::clock::Timestamp;
+use crate::lease::Holder;
+use crate::record::{Moment, Record, Verb};
+use crate::verbs::Complete;
+use crate::{Operation, mutant};
+
+/// What came of beginning.
+#[derive(Clone, Debug)]
+pub enum Begun {
+    /// Run the effect, finish, commit.
+    Run(Box<Work>),
+    /// Do not run: this is why. Never [`Claim::Granted`].
+    Told(Claim),
+}
+
+/// An attempt that lives in the caller's transaction.
+#[derive(Clone, Debug)]
+pub struct Work {
+    record: Record,
+    replaces: Option<Holder>,
+}
+
+/// Decides from the record that is there, read under the operation's lock.
+pub fn begin(request: &Request, current: Option<&Record>, at: Moment) -> Begun {
+    let step = request.decide(current, at);
+    match (step.answer, step.put) {
+        (Claim::Granted(_), Some(record)) => {
+            Begun::Run(Box::new(Work { record, replaces: current.map(Record::holder) }))
+        }
+        // A nonce is made for one attempt and this attempt is only beginning; its own record in progress
+        // belongs to an attempt outside this transaction.
+        (Claim::Granted(lease), None) => {
+            let since = current.map_or(at.now, |record| record.attempt_at);
+            Begun::Told(Claim::InFlight { since, until: lease.until })
+        }
+        (told, _) => Begun::Told(told),
+    }
+}
+
+impl Work {
+    /// The operation it is an attempt at.
+    pub fn operation(&self) -> &Operation {
+        &self.record.operation
+    }
+
+    /// The attempt.
+    pub fn holder(&self) -> Holder {
+        self.record.holder()
+    }
+
+    /// Which attempt at the operation this is, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.record.attempts
+    }
+
+    /// Whose record must still be there, unchanged, when this one is written; `None`: no record at all.
+    /// If it is not, somebody else came in between, outside any transaction like this one: the caller's
+    /// transaction must not commit.
+    pub fn replaces(&self) -> Option<Holder> {
+        self.replaces
+    }
+
+    /// The record to write together with the effect.
+    pub fn finish(&self, outcome: Bytes, now: Timestamp) -> Record {
+        let complete = Complete { holder: self.holder(), outcome, ttl_min: None };
+        // Its own record, in progress: completing cannot be refused.
+        let at = Moment { now: now.max(self.record.attempt_at), fresh: self.record.token };
+        let finished = complete.decide(Some(&self.record), at).put;
+        let finished = finished.unwrap_or_else(|| self.record.clone());
+        if mutant::on("joined-without-outcome") { self.record.clone() } else { finished }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Fingerprinter, Nonce, Policy, Scope, State, Token};
+
+    fn request(body: &[u8]) -> Request {
+        let keys = vec![crate::fingerprint::HashKey::new(1, [7; 32])];
+        let print = Fingerprinter::new(keys).unwrap().of_bytes(body);
+        let scope = Scope::shared("shop", "pay").unwrap();
+        Request {
+            operation: Arc::new(Operation::new(scope, "k-1".parse().unwrap())),
+            nonce: Nonce::random(),
+            print: print.current().clone(),
+            terms: Policy::default().terms(),
+            subject: None,
+        }
+    }
+
+    fn at(micros: i64, fresh: u64) -> Moment {
+        Moment { now: Timestamp::from_micros(micros), fresh: Token(fresh) }
+    }
+
+    #[test]
+    fn what_is_written_with_the_effect_is_replayed_afterwards() {
+        // G-30
+        let Begun::Run(work) = begin(&request(b"a"), None, at(10, 1)) else { panic!("nothing was there") };
+        assert_eq!(work.replaces(), None);
+        let record = work.finish(Bytes::from_static(b"paid"), Timestamp::from_micros(20));
+        assert_eq!(record.state, State::Completed);
+        let Begun::Told(Claim::Completed { outcome, .. }) = begin(&request(b"a"), Some(&record), at(30, 2))
+        else {
+            panic!("a retry replays");
+        };
+        assert_eq!(outcome, "paid");
+        let told = begin(&request(b"b"), Some(&record), at(30, 2));
+        assert!(matches!(told, Begun::Told(Claim::Mismatch { .. })), "{told:?}");
+    }
+}
