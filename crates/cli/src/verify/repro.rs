@@ -475,10 +475,9 @@ impl<'a> Play<'a> {
             of_name.map(|(_, value)| value.clone()).collect()
         };
         let may = |name: &String| {
-            profile.headers_vary.contains(name)
+            profile.may_vary(name)
                 || profile.headers_dropped.contains(name)
                 || marker.as_ref() == Some(name)
-                || ["date", "connection", "keep-alive", "transfer-encoding"].contains(&name.as_str())
                 || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
         names.retain(|name| !may(name) && values(one, name) != values(other, name));

@@ -205,7 +205,7 @@ fn setup(effects: Option<SocketAddr>) -> Setup {
 fn failed(steps: Vec<Step>, answers: Vec<Answer>, effects: Option<u64>) -> Finding {
     let counts = vec![Count { tag: "t-7-1".into(), allowed: 1..=1 }];
     let verdict = Verdict::Fail { cause: "flawed", what: samples::HOSTILE.into(), advice: "Mend it." };
-    let seen = Seen { answers, effects: vec![effects], events: vec![] };
+    let seen = Seen { answers, effects: vec![effects], ..Seen::default() };
     found(samples::RACE, verdict, Scenario { steps, counts }, seen)
 }
 

@@ -55,7 +55,8 @@ fn judged(id: &str, answers: &[(&str, Result<u16, &str>, &'static str)], effects
         },
     };
     let answers = answers.iter().map(answer).collect();
-    let seen = Seen { answers, effects: effects.iter().map(|count| Some(*count)).collect(), events: vec![] };
+    let effects = effects.iter().map(|count| Some(*count)).collect();
+    let seen = Seen { answers, effects, ..Seen::default() };
     (plan.judge)(&seen).err().unwrap_or(Verdict::Pass)
 }
 

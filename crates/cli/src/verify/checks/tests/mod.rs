@@ -59,6 +59,23 @@ impl Hooks for Commands {
     }
 }
 
+/// Says that it killed, and did not.
+struct Spares;
+
+impl Hooks for Spares {
+    fn has(&self, _: Hook) -> bool {
+        true
+    }
+
+    fn run(&self, _: Hook) -> Boxed<Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn shell(&self, _: Hook) -> Option<String> {
+        None
+    }
+}
+
 struct Silent;
 
 impl Watch for Silent {
@@ -256,6 +273,40 @@ async fn each_mistake_has_its_own_cause() {
     for (card, expected) in cards.await {
         fails(&card, expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_that_kills_nothing_proves_nothing_and_hides_nothing() {
+    // G-14
+    let spared = |setup: &mut Setup| {
+        only(&["kill-after-answer"])(setup);
+        setup.hooks = Arc::new(Spares);
+    };
+    let good = card(Broken::No, spared).await;
+    let verdict = &found(&good, "kill-after-answer").verdict;
+    assert!(
+        matches!(verdict, Verdict::NotShown(why) if why.contains("did not end the service")),
+        "{verdict:?}"
+    );
+    fails(&card(Broken::Ignores, spared).await, &[("kill-after-answer", "not-durable")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stray_503_is_no_flaw_and_one_that_comes_each_time_is() {
+    let ids =
+        ["replay", "replay-effect", "other-body", "key-longest", "key-quoted", "remembered", "json-order"];
+    let some = |setup: &mut Setup| setup.only = ids.map(str::to_owned).to_vec();
+    let strays = card(Broken::Strays, some).await;
+    for id in ids {
+        assert_eq!(found(&strays, id).verdict, Verdict::Pass, "{id}");
+    }
+    let replay = |setup: &mut Setup| only(&["replay"])(setup);
+    let refuses = card(Broken::RefusesReplays, replay).await;
+    assert!(
+        matches!(found(&refuses, "replay").verdict, Verdict::Fail { cause: "replay-altered", .. }),
+        "{:?}",
+        found(&refuses, "replay").verdict
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
