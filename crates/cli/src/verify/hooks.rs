@@ -64,7 +64,10 @@ impl Commands {
         let deadline = Instant::now() + self.limit;
         let mut running = shell::begin(command, &[])?;
         loop {
-            let ended = running.child.try_wait().map_err(|error| format!("`{}` is lost: {error}", command_shown(command)))?;
+            let ended = running
+                .child
+                .try_wait()
+                .map_err(|error| format!("`{}` is lost: {error}", command_shown(command)))?;
             match ended {
                 Some(status) if !status.success() => {
                     return Err(running.failed(&format!("ended with {status}")));
@@ -166,7 +169,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_failing_command_is_told_without_its_own_passwords() {
-        let stop = "DB_PASSWORD=hunter2hunter2; echo $DB_PASSWORD pw; tool() { return 3; }; tool --password pw";
+        let stop =
+            "DB_PASSWORD=hunter2hunter2; echo $DB_PASSWORD pw; tool() { return 3; }; tool --password pw";
         let commands = Commands { store_stop: Some(stop.into()), ..Commands::default() };
         let said = hooks(commands).run(Hook::StoreStop).await.unwrap_err();
         assert!(said.contains("printed: (hidden) pw") && said.contains("--password (hidden)"), "{said}");

@@ -13,8 +13,8 @@ pub(crate) struct Profile {
     pub(crate) name: String,
     /// The request header that carries the key.
     pub(crate) key_header: String,
-    /// Longest key accepted, in characters.
-    pub(crate) key_chars_max: usize,
+    /// Longest key accepted, in characters; `None` if nothing is promised.
+    pub(crate) key_chars_max: Option<usize>,
     /// Whether `"abc"` and `abc` are the same key.
     pub(crate) quoted_is_bare: bool,
     /// What a request without a key gets; `None` if it passes.
@@ -140,7 +140,7 @@ fn semel() -> Profile {
     Profile {
         name: "semel".into(),
         key_header: "Idempotency-Key".into(),
-        key_chars_max: 255,
+        key_chars_max: Some(255),
         quoted_is_bare: true,
         missing_key: None,
         bad_key: vec![400],
@@ -161,10 +161,11 @@ fn semel() -> Profile {
 }
 
 /// draft-ietf-httpapi-idempotency-key-header-07. It asks for a structured-field string as the key, leaves it
-/// to services whether errors are replayed, and knows no mark of a replay.
+/// to services whether errors are replayed, and knows no mark of a replay and no longest key.
 fn ietf() -> Profile {
     Profile {
         name: "ietf".into(),
+        key_chars_max: None,
         quoted_is_bare: false,
         missing_key: Some(400),
         unknown: vec![409, 500, 502, 503, 504],
@@ -241,6 +242,8 @@ mod tests {
         assert_eq!((semel.missing_key, ietf.missing_key, stripe.missing_key), (None, Some(400), None));
         assert_eq!((semel.mismatch, ietf.mismatch, stripe.mismatch), (vec![422], vec![422], vec![400]));
         assert_eq!(ietf.replay_marker, None);
+        let longest = [semel.key_chars_max, ietf.key_chars_max, stripe.key_chars_max];
+        assert_eq!(longest, [Some(255), None, Some(255)]);
         assert_eq!(semel.replay_marker, stripe.replay_marker);
     }
 }

@@ -188,7 +188,8 @@ impl<'a> Play<'a> {
             put(script, &format!("needs {variable} {}", quote(what.as_bytes())));
         }
         for hook in [Hook::Kill, Hook::Start, Hook::StoreStop, Hook::StoreStart] {
-            let is_run = self.finding.scenario.steps.iter().any(|step| matches!(step, Step::Hook(is) if *is == hook));
+            let is_run =
+                self.finding.scenario.steps.iter().any(|step| matches!(step, Step::Hook(is) if *is == hook));
             let (word, variable) = words(hook);
             if is_run && self.setup.hooks.shell(hook).is_some_and(|command| has_secret(&command)) {
                 put(script, &format!("needs {variable} 'the command for {word}, which holds a password'"));

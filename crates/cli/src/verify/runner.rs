@@ -33,6 +33,8 @@ const COUNT_EVERY: Duration = Duration::from_millis(80);
 const COUNTS_AT_ONCE: usize = 16;
 /// How long an effect that must be there is waited for.
 const COUNT_MAX: Duration = Duration::from_secs(3);
+/// How long it is waited for once more, when all is over, before it is called lost.
+const LAG_MAX: Duration = Duration::from_secs(5);
 /// What an event begins with that says why effects could not be counted.
 pub(super) const UNCOUNTED: &str = "cannot count: ";
 
@@ -386,6 +388,16 @@ impl<'a> Runner<'a> {
                 finding.verdict = checks::came_later(what);
             }
         }
+        let until = Instant::now() + LAG_MAX.min(self.setup.answer_max);
+        for finding in findings {
+            if let Verdict::Fail { cause, .. } = finding.verdict
+                && checks::is_about_missing(cause)
+                && let Some((first, now)) = counted_late(effects, finding, until).await
+            {
+                let why = format!("the counter lags: {first} effects were counted at first, and {now} later");
+                finding.verdict = Verdict::NotShown(why);
+            }
+        }
     }
 
     async fn count(&self, counts: &[Count], seen: &mut Seen) {
@@ -404,6 +416,33 @@ impl<'a> Runner<'a> {
             seen.effects.push(counted.ok());
         }
     }
+}
+
+/// Numbers that were too small, once all of them are right: the first of them, then and now.
+async fn counted_late(effects: &dyn Effects, finding: &Finding, until: Instant) -> Option<(u64, u64)> {
+    let counted = finding.scenario.counts.iter().zip(&finding.seen.effects);
+    let few: Vec<(&Count, u64)> = counted
+        .filter_map(|(count, seen)| Some((count, (*seen)?)))
+        .filter(|(count, seen)| seen < count.allowed.start())
+        .collect();
+    let mut late = None;
+    for (count, seen) in few {
+        let now = loop {
+            let now = effects.count(&count.tag).await.ok()?;
+            if now >= *count.allowed.start() {
+                break now;
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            tokio::time::sleep(COUNT_EVERY).await;
+        };
+        if now > *count.allowed.end() {
+            return None;
+        }
+        late.get_or_insert((seen, now));
+    }
+    late
 }
 
 /// Asks until the number stands still, or is too large anyway.

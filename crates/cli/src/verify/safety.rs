@@ -224,7 +224,9 @@ mod tests {
         ] {
             assert!(is_secret(name), "{name}");
         }
-        for name in ["Idempotency-Key", "idempotency-key", "Content-Type", "X-Order", "design", "assigned", "opinion"] {
+        for name in
+            ["Idempotency-Key", "idempotency-key", "Content-Type", "X-Order", "design", "assigned", "opinion"]
+        {
             assert!(!is_secret(name), "{name}");
         }
     }

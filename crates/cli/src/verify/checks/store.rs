@@ -48,7 +48,8 @@ fn outage(make: &mut Make<'_>) -> Result<Plan, String> {
         let what = "a new request while the store was away";
         let refused = |name| eye.heard(seen, name).map(|reply| !is_success(reply));
         if !refused("new")? && refused("given up")? && eye.effects(seen, 2) == Some(0) {
-            let why = "the store went away only after its command had ended: a request was still served by it";
+            let why =
+                "the store went away only after its command had ended: a request was still served by it";
             return Err(not_shown(why));
         }
         for name in ["new", "given up"] {

@@ -64,7 +64,8 @@ fn found(command: &str) -> Vec<(usize, usize)> {
         if word.starts_with("--") && is_secret(word) && !word.contains('=') && after > next {
             put(value(command, after));
         }
-        let flag = |flag: &&str| word.strip_prefix(*flag).filter(|rest| !flag.starts_with("--") || rest.is_empty());
+        let flag =
+            |flag: &&str| word.strip_prefix(*flag).filter(|rest| !flag.starts_with("--") || rest.is_empty());
         if let Some(glued) = USER_FLAGS.iter().find_map(flag) {
             let (from, to) = value(command, if glued.is_empty() { after } else { next - glued.len() });
             if let Some(colon) = command[from..to].find(':') {
