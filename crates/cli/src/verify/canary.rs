@@ -22,6 +22,8 @@ const RACE_MAX: usize = 8;
 const COUNTED_MAX: Duration = Duration::from_secs(5);
 /// How often it is counted meanwhile.
 const PAUSE: Duration = Duration::from_millis(100);
+/// After this it is counted once more: a second effect may come behind its answer.
+const SETTLES: Duration = Duration::from_millis(500);
 
 /// How a canary is run.
 pub(super) struct Plan {
@@ -37,6 +39,23 @@ pub(super) struct Canary {
     pub(super) secrets: Secrets,
 }
 
+/// Why a round is not well.
+#[derive(Debug, PartialEq, Eq)]
+enum Wrong {
+    /// The service did not keep its word.
+    Failed(String),
+    /// Nothing was told about it: no answer, too many requests, no count.
+    NotTold(String),
+}
+
+/// What rounds came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Rounds {
+    pub(super) well: u64,
+    pub(super) failed: u64,
+    pub(super) not_told: u64,
+}
+
 /// An answer, as far as a retry must repeat it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Answer {
@@ -45,52 +64,92 @@ struct Answer {
 }
 
 impl Canary {
-    /// Rounds until one fails or all were played. Gives back how many failed.
-    pub(super) async fn run(&self, plan: &Plan, say: &mut (dyn FnMut(&str) + Send)) -> u64 {
+    /// Rounds until one fails or all were played.
+    pub(super) async fn run(&self, plan: &Plan, say: &mut (dyn FnMut(&str) + Send)) -> Rounds {
         // Its own in every run, also with the same seed: a key of an earlier run would only be replayed.
         let salt: String = semel::Nonce::random().to_string().chars().take(8).collect();
-        let mut failed = 0;
+        let mut rounds = Rounds::default();
         let mut round = 0;
         loop {
             round += 1;
             let began = Instant::now();
             let (word, said) = match self.round(&salt, round).await {
-                Ok(said) => ("ok", said),
-                Err(said) => {
-                    failed += 1;
+                Ok(said) => {
+                    rounds.well += 1;
+                    ("ok", said)
+                }
+                Err(Wrong::Failed(said)) => {
+                    rounds.failed += 1;
                     ("FAILED", self.secrets.hide(&said))
+                }
+                Err(Wrong::NotTold(said)) => {
+                    rounds.not_told += 1;
+                    ("not told", self.secrets.hide(&said))
                 }
             };
             let at = crate::time::write(SystemClock.now());
             say(&format!("{at}  round {round}  {word}  {said}  ({}ms)", began.elapsed().as_millis()));
             let is_over = plan.times.is_some_and(|times| round >= times);
-            if is_over || (failed > 0 && !plan.keep_going) {
-                return failed;
+            if is_over || (rounds.failed > 0 && !plan.keep_going) {
+                return rounds;
             }
             sleep(plan.every.saturating_sub(began.elapsed())).await;
         }
     }
 
-    async fn round(&self, salt: &str, round: u64) -> Result<String, String> {
+    async fn round(&self, salt: &str, round: u64) -> Result<String, Wrong> {
         let operation = |which: &str| format!("t-{:x}-{salt}{round}{which}", self.setup.seed);
         let twice = operation("a");
-        let first = self.send(&twice).await?;
-        let again = self.send(&twice).await?;
-        twice_is_once(&first, &again)?;
+        let first = self.told(&twice).await?;
+        let again = self.told(&twice).await?;
+        twice_is_once(&first, &again).map_err(Wrong::Failed)?;
         let effects = self.effects(&twice, "sent twice").await?;
 
         let raced = operation("b");
         let width = self.setup.race_max.clamp(2, RACE_MAX);
         let answers = join_all((0..width).map(|_| self.send(&raced))).await;
-        let mut answers = answers.into_iter().collect::<Result<Vec<Answer>, String>>()?;
         // Those that were told to wait come back once, and must find what the winner got.
-        answers.push(self.send(&raced).await?);
-        one_won(&self.setup.profile, &answers)?;
+        let last = self.send(&raced).await;
+        let (told, mut troubles) = (answers.into_iter().chain([last])).partition::<Vec<_>, _>(Result::is_ok);
+        let told: Vec<Answer> = told.into_iter().flatten().collect();
+        // What was told is judged first: trouble of the network hides no second answer.
+        let differ = told_differ(&told);
+        let trouble = troubles.pop().and_then(Result::err);
+        let limited = told.iter().any(|answer| answer.status == TOO_MANY);
+        match trouble {
+            _ if differ => return Err(Wrong::Failed(DIFFER.into())),
+            Some(trouble) => return self.doubtful(&raced, trouble).await,
+            None if limited => return self.doubtful(&raced, too_many()).await,
+            None => one_won(&self.setup.profile, &told).map_err(Wrong::Failed)?,
+        }
         self.effects(&raced, "raced").await?;
+        if effects.is_some() {
+            sleep(SETTLES).await;
+            for (tag, how) in [(&twice, "sent twice"), (&raced, "raced")] {
+                self.effects(tag, how).await?;
+            }
+        }
         Ok(match effects {
             Some(_) => format!("sent twice, one effect; race of {width}, one effect"),
             None => format!("sent twice, one answer; race of {width}, one answer; effects are not counted"),
         })
+    }
+
+    /// A race that was not heard to its end may have had its effect twice, and that is told.
+    async fn doubtful(&self, tag: &str, why: String) -> Result<String, Wrong> {
+        match self.effects(tag, "raced").await {
+            Err(Wrong::Failed(said)) if !said.ends_with(NO_EFFECT) => Err(Wrong::Failed(said)),
+            _ => Err(Wrong::NotTold(why)),
+        }
+    }
+
+    /// An answer that tells something.
+    async fn told(&self, tag: &str) -> Result<Answer, Wrong> {
+        match self.send(tag).await {
+            Ok(Answer { status: TOO_MANY, .. }) => Err(Wrong::NotTold(too_many())),
+            Ok(answer) => Ok(answer),
+            Err(why) => Err(Wrong::NotTold(why)),
+        }
     }
 
     async fn send(&self, tag: &str) -> Result<Answer, String> {
@@ -106,18 +165,33 @@ impl Canary {
     }
 
     /// Waits for the effect to be counted, and says how it was sent if there is not one.
-    async fn effects(&self, tag: &str, how: &str) -> Result<Option<u64>, String> {
+    async fn effects(&self, tag: &str, how: &str) -> Result<Option<u64>, Wrong> {
         let Some(effects) = self.setup.effects.as_ref().map(Arc::clone) else { return Ok(None) };
+        let failed = |what: String| Err(Wrong::Failed(format!("operation {tag}, {how}, {what}")));
         let deadline = Instant::now() + COUNTED_MAX;
         loop {
-            match effects.count(tag).await? {
+            match effects.count(tag).await.map_err(Wrong::NotTold)? {
                 1 => return Ok(Some(1)),
                 0 if Instant::now() < deadline => sleep(PAUSE).await,
-                0 => return Err(format!("operation {tag}, {how}, was answered and had no effect")),
-                many => return Err(format!("operation {tag}, {how}, had {many} effects")),
+                0 => return failed(format!("was answered and {NO_EFFECT}")),
+                many => return failed(format!("had {many} effects")),
             }
         }
     }
+}
+
+const TOO_MANY: u16 = 429;
+const NO_EFFECT: &str = "had no effect";
+const DIFFER: &str = "two in a race were answered with success, and differently";
+
+fn too_many() -> String {
+    format!("answered {TOO_MANY}: too many requests for this service")
+}
+
+/// Whether two succeeded with answers that are not the same.
+fn told_differ(answers: &[Answer]) -> bool {
+    let mut won = answers.iter().filter(|answer| (200..300).contains(&answer.status));
+    won.next().is_some_and(|first| won.any(|other| other != first))
 }
 
 fn outgoing(request: template::Request) -> Result<http::Request<Bytes>, String> {
@@ -157,9 +231,7 @@ fn one_won(profile: &Profile, answers: &[Answer]) -> Result<(), String> {
     let won: Vec<&Answer> = answers.iter().filter(succeeded).collect();
     match won.first() {
         None => Err("nobody in a race was answered with success".into()),
-        Some(first) if won.iter().any(|other| other != first) => {
-            Err("two in a race were answered with success, and differently".into())
-        }
+        Some(first) if won.iter().any(|other| other != first) => Err(DIFFER.into()),
         Some(_) if !answers.last().is_some_and(|last| succeeded(&last)) => {
             Err("after a race was over, a retry was told to wait".into())
         }
@@ -192,6 +264,10 @@ mod tests {
         /// Does nothing and says that it did.
         Lying,
         Away,
+        /// Takes no more requests.
+        Limits,
+        /// Charges once more a little after a replay.
+        Late,
     }
 
     #[derive(Clone)]
@@ -202,21 +278,32 @@ mod tests {
         kept: Arc<Mutex<HashMap<String, Option<String>>>>,
     }
 
+    async fn charge(provider: SocketAddr, body: String) -> String {
+        let request = http::Request::post(format!("http://{provider}/charge")).body(body.into()).unwrap();
+        let receipt = client().unwrap().send(request, Duration::from_secs(20)).await.unwrap();
+        String::from_utf8(receipt.body.to_vec()).unwrap()
+    }
+
     async fn pay(State(service): State<Service>, headers: HeaderMap, body: String) -> (StatusCode, String) {
         let key = headers["idempotency-key"].to_str().unwrap().to_owned();
         let found = service.kept.lock().unwrap().get(&key).cloned();
         match (service.kind, found) {
             (Kind::Away, _) => return (StatusCode::SERVICE_UNAVAILABLE, String::new()),
+            (Kind::Limits, _) => return (StatusCode::TOO_MANY_REQUESTS, String::new()),
+            (Kind::Late, Some(Some(kept))) => {
+                tokio::spawn(async move {
+                    sleep(Duration::from_millis(200)).await;
+                    charge(service.provider, body).await;
+                });
+                return (StatusCode::OK, kept);
+            }
             (Kind::Lying, _) => return (StatusCode::OK, "same".into()),
-            (Kind::Right, None) => drop(service.kept.lock().unwrap().insert(key.clone(), None)),
-            (Kind::Right, Some(None)) => return (StatusCode::CONFLICT, String::new()),
+            (Kind::Right | Kind::Late, None) => drop(service.kept.lock().unwrap().insert(key.clone(), None)),
+            (Kind::Right | Kind::Late, Some(None)) => return (StatusCode::CONFLICT, String::new()),
             (Kind::Right | Kind::NotAtomic, Some(Some(kept))) => return (StatusCode::OK, kept),
             _ => {}
         }
-        let request =
-            http::Request::post(format!("http://{}/charge", service.provider)).body(body.into()).unwrap();
-        let receipt = client().unwrap().send(request, Duration::from_secs(20)).await.unwrap();
-        let receipt = String::from_utf8(receipt.body.to_vec()).unwrap();
+        let receipt = charge(service.provider, body).await;
         service.kept.lock().unwrap().insert(key, Some(receipt.clone()));
         (StatusCode::OK, receipt)
     }
@@ -256,8 +343,9 @@ mod tests {
     async fn played(canary: &Canary, times: u64, keep_going: bool) -> (u64, Vec<String>) {
         let mut lines = Vec::new();
         let plan = Plan { every: Duration::from_millis(1), times: Some(times), keep_going };
-        let failed = canary.run(&plan, &mut |line| lines.push(line.to_owned())).await;
-        (failed, lines)
+        let rounds = canary.run(&plan, &mut |line| lines.push(line.to_owned())).await;
+        assert_eq!(rounds.well + rounds.failed + rounds.not_told, lines.len() as u64);
+        (rounds.failed, lines)
     }
 
     #[tokio::test]
@@ -289,6 +377,22 @@ mod tests {
     async fn an_effect_that_is_promised_and_does_not_come_fails() {
         let (failed, lines) = played(&canary(Kind::Lying).await, 1, false).await;
         assert!(failed == 1 && lines[0].contains("had no effect"), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn a_second_effect_behind_the_answer_is_found() {
+        let (failed, lines) = played(&canary(Kind::Late).await, 1, false).await;
+        assert!(failed == 1 && lines[0].contains("had 2 effects"), "{lines:?}");
+    }
+
+    #[tokio::test]
+    async fn trouble_on_the_way_tells_nothing_and_fails_nothing() {
+        let (failed, lines) = played(&canary(Kind::Limits).await, 2, false).await;
+        assert!(failed == 0 && lines[1].contains("not told") && lines[1].contains("429"), "{lines:?}");
+        let mut gone = canary(Kind::Right).await;
+        gone.setup.template.url = "http://127.0.0.1:1/pay".into();
+        let (failed, lines) = played(&gone, 1, false).await;
+        assert!(failed == 0 && lines[0].contains("not told  no answer"), "{lines:?}");
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl Effects for CountUrl {
             } else {
                 in_double_quotes(value).replace(TAG, "$tag")
             };
-            command += &format!(" -H \"{name}: {value}\"");
+            command += &format!(" -H \"{}: {value}\"", in_double_quotes(name));
         }
         command += &format!(" \"{}\"", shell_url(&self.url));
         if let Some(pointer) = &self.pointer {
@@ -100,7 +100,9 @@ impl Effects for CountUrl {
 fn shell_url(url: &str) -> String {
     let (before, query) = url.split_once('?').unwrap_or((url, ""));
     let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| match pair.split_once('=') {
-        Some((name, value)) if !value.contains(TAG) => format!("{name}=${{{}:?}}", variable(name)),
+        Some((name, value)) if !value.contains(TAG) => {
+            format!("{}=${{{}:?}}", in_double_quotes(name), variable(name))
+        }
         _ => in_double_quotes(pair),
     });
     let pairs: Vec<String> = pairs.collect();
@@ -172,16 +174,22 @@ impl Effects for CountCommand {
     fn count(&self, tag: &str) -> Boxed<Result<u64, String>> {
         let (this, tag) = (self.clone(), tag.to_owned());
         Box::pin(async move {
+            let secrets = this.secrets.and_of_command(&this.command);
             let ran = shell::run(&this.command, &[("SEMEL_TAG", &tag)], COUNT_MAX).await;
             let counted = ran.and_then(|text| {
-                let wrong = || format!("`{}` printed {}, which is no number", this.command, start(&text));
+                let shown = safety::command_shown(&this.command);
+                let wrong = || format!("`{shown}` printed {}, which is no number", start(&text));
                 text.trim().parse().map_err(|_| wrong())
             });
-            counted.map_err(|said| format!("effects cannot be counted: {}", this.secrets.hide(&said)))
+            counted.map_err(|said| format!("effects cannot be counted: {}", secrets.hide(&said)))
         })
     }
 
     fn shell(&self) -> Option<String> {
+        if safety::command_shown(&self.command) != self.command {
+            // It holds a password, which is for its owner to give again.
+            return Some("SEMEL_TAG=\"$tag\" sh -c \"${COUNT_COMMAND:?}\"".into());
+        }
         Some(format!("SEMEL_TAG=\"$tag\" sh -c {}", shell::quoted(&self.command)))
     }
 }
@@ -262,6 +270,18 @@ mod tests {
             "curl -sS -H \"Authorization: ${{COUNT_AUTHORIZATION:?}}\" -H \"X-A: \\$1\" \"{base}/closed/$tag?id=${{COUNT_ID:?}}&r=x-$tag\" | jq '.[\"a/b\"][0] | if type == \"array\" then length else tonumber end'"
         );
         assert_eq!(shell, expected);
+    }
+
+    #[tokio::test]
+    async fn names_and_passwords_do_not_become_part_of_a_script() {
+        let counter = counter("http://h/{tag}?$(id)`id`=1", None, &[("X`id`", "1")]);
+        let shell = counter.shell().unwrap();
+        assert!(shell.contains(r#""X\`id\`: 1""#) && shell.contains(r"?\$(id)\`id\`=${COUNT_"), "{shell}");
+        let command = "DB_PASSWORD=hunter2hunter2; echo many $DB_PASSWORD";
+        let count = CountCommand { command: command.into(), secrets: Secrets::default() };
+        let said = count.count("t-1").await.unwrap_err();
+        assert!(said.contains("`many (hidden)") && !said.contains("hunter2"), "{said}");
+        assert!(!count.shell().unwrap().contains("hunter2"));
     }
 
     #[tokio::test]

@@ -7,7 +7,7 @@ use semel::runtime::Boxed;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::safety::Secrets;
+use super::safety::{Secrets, command_shown};
 use super::scenario::Hook;
 use super::setup::Hooks;
 use super::shell;
@@ -64,7 +64,10 @@ impl Commands {
         let deadline = Instant::now() + self.limit;
         let mut running = shell::begin(command, &[])?;
         loop {
-            let ended = running.child.try_wait().map_err(|error| format!("`{command}` is lost: {error}"))?;
+            let ended = running
+                .child
+                .try_wait()
+                .map_err(|error| format!("`{}` is lost: {error}", command_shown(command)))?;
             match ended {
                 Some(status) if !status.success() => {
                     return Err(running.failed(&format!("ended with {status}")));
@@ -112,7 +115,11 @@ impl Hooks for Shell {
 
     fn run(&self, hook: Hook) -> Boxed<Result<(), String>> {
         let commands = self.0.clone();
-        Box::pin(async move { commands.go(hook).await.map_err(|said| commands.secrets.hide(&said)) })
+        Box::pin(async move {
+            let said = commands.go(hook).await;
+            let secrets = commands.secrets.and_of_command(commands.command(hook).map_or("", String::as_str));
+            said.map_err(|said| secrets.hide(&said))
+        })
     }
 
     fn shell(&self, hook: Hook) -> Option<String> {
@@ -158,6 +165,16 @@ mod tests {
             said.contains("5") && said.contains("printed: no (hidden)") && !said.contains("printed: no abc"),
             "{said}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_failing_command_is_told_without_its_own_passwords() {
+        let stop =
+            "DB_PASSWORD=hunter2hunter2; echo $DB_PASSWORD pw; tool() { return 3; }; tool --password pw";
+        let commands = Commands { store_stop: Some(stop.into()), ..Commands::default() };
+        let said = hooks(commands).run(Hook::StoreStop).await.unwrap_err();
+        assert!(said.contains("printed: (hidden) pw") && said.contains("--password (hidden)"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
     }
 
     #[tokio::test]

@@ -42,7 +42,7 @@ use tokio::net::TcpListener;
 
 pub(crate) use arguments::{Arguments, HELP};
 use arguments::{Modes, Reports};
-use canary::{Canary, Plan};
+use canary::{Canary, Plan, Rounds};
 use front::Front;
 use prepare::Prepared;
 use progress::Progress;
@@ -95,8 +95,13 @@ async fn mode(arguments: Arguments) -> anyhow::Result<u8> {
     eprintln!("seed {}", setup.seed);
     if arguments.modes.canary {
         let plan = plan(&arguments.modes)?;
-        let failed = Canary { setup, http, secrets }.run(&plan, &mut |line| println!("{line}")).await;
-        return Ok(if failed == 0 { HOLDS } else { BROKEN });
+        let rounds = Canary { setup, http, secrets }.run(&plan, &mut |line| println!("{line}")).await;
+        return Ok(match rounds {
+            Rounds { failed: 1.., .. } => BROKEN,
+            // Nothing was told at all.
+            Rounds { well: 0, .. } => UNUSABLE,
+            _ => HOLDS,
+        });
     }
     let scorecard = play(&setup).await;
     report(&scorecard, &setup, &arguments.reports)?;

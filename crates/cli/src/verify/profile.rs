@@ -13,8 +13,8 @@ pub(crate) struct Profile {
     pub(crate) name: String,
     /// The request header that carries the key.
     pub(crate) key_header: String,
-    /// Longest key accepted, in characters.
-    pub(crate) key_chars_max: usize,
+    /// Longest key accepted, in characters; `None` if nothing is promised.
+    pub(crate) key_chars_max: Option<usize>,
     /// Whether `"abc"` and `abc` are the same key.
     pub(crate) quoted_is_bare: bool,
     /// What a request without a key gets; `None` if it passes.
@@ -43,7 +43,7 @@ pub(crate) struct Profile {
     pub(crate) per_tenant: bool,
     /// Whether the same key on another route or method is another operation.
     pub(crate) per_route: bool,
-    /// Headers that may differ between an answer and its replay, in lower case.
+    /// Headers that may differ between an answer and its replay, in lower case, besides those that differ anywhere.
     pub(crate) headers_vary: Vec<String>,
     /// Headers that must not be replayed, in lower case.
     pub(crate) headers_dropped: Vec<String>,
@@ -52,25 +52,61 @@ pub(crate) struct Profile {
 /// The profiles that are there without a file.
 pub(crate) const BUILT_IN: [&str; 3] = ["semel", "ietf", "stripe"];
 
-/// What differs from one answer to the next anywhere.
-const VARYING: [&str; 11] = [
+/// Headers that belong to a connection, a moment or somebody on the way, and not to an answer: they differ from
+/// one answer to the next anywhere. A star stands for any end.
+const VARYING: [&str; 37] = [
     "age",
+    "alt-svc",
+    "cf-cache-status",
+    "cf-ray",
     "connection",
     "content-length",
     "date",
     "keep-alive",
+    "proxy-connection",
+    "ratelimit*",
+    "request-id",
+    "retry-after",
     "server-timing",
     "traceparent",
     "tracestate",
+    "trailer",
     "transfer-encoding",
+    "via",
+    "x-amz-cf-id",
+    "x-amz-cf-pop",
+    "x-amz-request-id",
+    "x-amzn-requestid",
+    "x-amzn-trace-id",
+    "x-b3-*",
+    "x-cache",
+    "x-cache-hits",
     "x-correlation-id",
+    "x-envoy-*",
+    "x-rate-limit-*",
+    "x-ratelimit-*",
     "x-request-id",
+    "x-response-time",
+    "x-runtime",
+    "x-served-by",
+    "x-timer",
+    "x-trace-id",
+    "x-varnish",
 ];
 
 /// Says that something was taken out of a replay (G-14), so the first answer cannot have it.
 const REDACTED: &str = "Idempotent-Replay-Redacted";
 
 impl Profile {
+    /// Whether a header, in lower case, may differ between an answer and its replay.
+    pub(crate) fn may_vary(&self, name: &str) -> bool {
+        let is = |listed: &str| match listed.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => name == listed,
+        };
+        VARYING.iter().any(|listed| is(listed)) || self.headers_vary.iter().any(|listed| is(listed))
+    }
+
     /// A built-in by its name, or a file. The error has a sentence for each mistake.
     pub(crate) fn find(name: &str) -> Result<Self, String> {
         if let Some(profile) = built_in(name) {
@@ -104,7 +140,7 @@ fn semel() -> Profile {
     Profile {
         name: "semel".into(),
         key_header: "Idempotency-Key".into(),
-        key_chars_max: 255,
+        key_chars_max: Some(255),
         quoted_is_bare: true,
         missing_key: None,
         bad_key: vec![400],
@@ -125,10 +161,11 @@ fn semel() -> Profile {
 }
 
 /// draft-ietf-httpapi-idempotency-key-header-07. It asks for a structured-field string as the key, leaves it
-/// to services whether errors are replayed, and knows no mark of a replay.
+/// to services whether errors are replayed, and knows no mark of a replay and no longest key.
 fn ietf() -> Profile {
     Profile {
         name: "ietf".into(),
+        key_chars_max: None,
         quoted_is_bare: false,
         missing_key: Some(400),
         unknown: vec![409, 500, 502, 503, 504],
@@ -162,14 +199,14 @@ fn stripe() -> Profile {
         errors_kept: true,
         canonical_json: false,
         per_route: false,
-        headers_vary: vary(&[marker.0, "request-id", "original-request", "set-cookie"]),
+        headers_vary: vary(&[marker.0, "original-request", "set-cookie"]),
         headers_dropped: Vec::new(),
         ..semel()
     }
 }
 
-fn vary(more: &[&str]) -> Vec<String> {
-    VARYING.iter().chain(more).map(|name| name.to_ascii_lowercase()).collect()
+fn vary(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| name.to_ascii_lowercase()).collect()
 }
 
 #[cfg(test)]
@@ -188,11 +225,25 @@ mod tests {
     }
 
     #[test]
+    fn headers_of_a_moment_may_vary_and_headers_of_an_answer_may_not() {
+        // G-14
+        let profile = Profile { headers_vary: vec!["x-own".into()], ..Profile::find("semel").unwrap() };
+        let moment =
+            ["date", "x-envoy-upstream-service-time", "ratelimit-reset", "cf-ray", "x-runtime", "x-own"];
+        assert_eq!(moment.into_iter().find(|name| !profile.may_vary(name)), None);
+        let answer =
+            ["content-type", "location", "etag", "x-receipt", "x-own-id", "x-cache-control", "dated"];
+        assert_eq!(answer.into_iter().find(|name| profile.may_vary(name)), None);
+    }
+
+    #[test]
     fn built_ins_differ_where_their_services_do() {
         let [semel, ietf, stripe] = BUILT_IN.map(|name| Profile::find(name).unwrap());
         assert_eq!((semel.missing_key, ietf.missing_key, stripe.missing_key), (None, Some(400), None));
         assert_eq!((semel.mismatch, ietf.mismatch, stripe.mismatch), (vec![422], vec![422], vec![400]));
         assert_eq!(ietf.replay_marker, None);
+        let longest = [semel.key_chars_max, ietf.key_chars_max, stripe.key_chars_max];
+        assert_eq!(longest, [Some(255), None, Some(255)]);
         assert_eq!(semel.replay_marker, stripe.replay_marker);
     }
 }

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::report::{all_calls, allowed, printable};
+use super::safety::command_shown;
 use super::scenario::{Answer, Call, Hook, How, Region, Reply, Step};
 use super::scorecard::{Finding, Scorecard, Verdict};
 use super::setup::Setup;
@@ -186,6 +187,14 @@ impl<'a> Play<'a> {
         for (variable, what) in self.names.needed() {
             put(script, &format!("needs {variable} {}", quote(what.as_bytes())));
         }
+        for hook in [Hook::Kill, Hook::Start, Hook::StoreStop, Hook::StoreStart] {
+            let is_run =
+                self.finding.scenario.steps.iter().any(|step| matches!(step, Step::Hook(is) if *is == hook));
+            let (word, variable) = words(hook);
+            if is_run && self.setup.hooks.shell(hook).is_some_and(|command| has_secret(&command)) {
+                put(script, &format!("needs {variable} 'the command for {word}, which holds a password'"));
+            }
+        }
         if let Some(counter) = self.counter() {
             comment(script, "Prints how many effects carry $tag.");
             put(script, &format!("counter={}", quote(counter.as_bytes())));
@@ -298,13 +307,11 @@ impl<'a> Play<'a> {
     }
 
     fn hook(&self, script: &mut String, hook: Hook) {
-        let word = match hook {
-            Hook::Kill => "kill",
-            Hook::Start => "start",
-            Hook::StoreStop => "store-stop",
-            Hook::StoreStart => "store-start",
-        };
+        let (word, variable) = words(hook);
         match self.setup.hooks.shell(hook) {
+            Some(command) if has_secret(&command) => {
+                put(script, &format!("  hook {word} \"${variable}\""));
+            }
             Some(command) => put(script, &format!("  hook {word} {}", quote(command.as_bytes()))),
             None => put(script, &format!("  stop 'there is no command for {word}'")),
         }
@@ -475,10 +482,9 @@ impl<'a> Play<'a> {
             of_name.map(|(_, value)| value.clone()).collect()
         };
         let may = |name: &String| {
-            profile.headers_vary.contains(name)
+            profile.may_vary(name)
                 || profile.headers_dropped.contains(name)
                 || marker.as_ref() == Some(name)
-                || ["date", "connection", "keep-alive", "transfer-encoding"].contains(&name.as_str())
                 || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
         };
         names.retain(|name| !may(name) && values(one, name) != values(other, name));
@@ -504,6 +510,20 @@ done
 printf 'the flaw does not show\n'
 exit 0
 "#;
+
+/// What a command is called in a script, and the variable of one that is not written into it.
+fn words(hook: Hook) -> (&'static str, &'static str) {
+    match hook {
+        Hook::Kill => ("kill", "KILL_COMMAND"),
+        Hook::Start => ("start", "START_COMMAND"),
+        Hook::StoreStop => ("store-stop", "STORE_STOP_COMMAND"),
+        Hook::StoreStart => ("store-start", "STORE_START_COMMAND"),
+    }
+}
+
+fn has_secret(command: &str) -> bool {
+    command_shown(command) != command
+}
 
 /// What a call is called in a script: one line.
 fn name(call: &Call) -> String {

@@ -1,11 +1,14 @@
 //! What a run must not do: reach a machine that nobody said is theirs, or print a credential.
 
+mod command;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
 use http::Uri;
 
 use super::template::TAG;
+pub(crate) use command::{command_secrets, command_shown};
 
 /// Stands where a secret was.
 pub(crate) const HIDDEN: &str = "(hidden)";
@@ -43,20 +46,45 @@ pub(crate) async fn only_this_machine(url: &str) -> Result<(), String> {
 
 /// Whether what carries this name proves who somebody is. The idempotency key is no secret: reports are about it.
 pub(crate) fn is_secret(name: &str) -> bool {
-    const WORDS: [&str; 10] = [
+    /// Anywhere in a name.
+    const WORDS: [&str; 14] = [
         "auth",
+        "bearer",
         "cookie",
-        "token",
-        "secret",
+        "credential",
+        "hmac",
+        "jwt",
         "key",
         "passw",
-        "credential",
+        "pwd",
+        "secret",
         "session",
         "signature",
+        "token",
         "userinfo",
     ];
-    let name = name.to_ascii_lowercase();
-    !name.contains("idempoten") && WORDS.iter().any(|word| name.contains(word))
+    /// Between its marks only, since longer words hold them: a design is no secret.
+    const PARTS: [&str; 6] = ["otp", "pass", "pin", "private", "pw", "sig"];
+    let lower = name.to_ascii_lowercase();
+    if lower.contains("idempoten") {
+        return false;
+    }
+    WORDS.iter().any(|word| lower.contains(word)) || parts(name).any(|part| PARTS.contains(&part.as_str()))
+}
+
+/// `X-Sig`, `x_sig` and `accessSig` all have the part `sig`.
+fn parts(name: &str) -> impl Iterator<Item = String> {
+    let mut spaced = String::new();
+    let mut was_small = false;
+    for one in name.chars() {
+        if was_small && one.is_ascii_uppercase() {
+            spaced.push(' ');
+        }
+        was_small = one.is_ascii_lowercase() || one.is_ascii_digit();
+        spaced.push(if one.is_ascii_alphanumeric() { one.to_ascii_lowercase() } else { ' ' });
+    }
+    let parts: Vec<String> = spaced.split_whitespace().map(str::to_owned).collect();
+    parts.into_iter()
 }
 
 /// A URL as it may be shown: without user and password, and without the values of its query.
@@ -108,6 +136,16 @@ impl Secrets {
                 query.split('&').filter_map(|pair| pair.split_once('=')).map(|(_, value)| value.to_owned());
             found.extend(values.filter(|value| !value.contains(TAG)));
         }
+        Self::sorted(found)
+    }
+
+    /// These, and those in a command.
+    pub(crate) fn and_of_command(&self, command: &str) -> Self {
+        let more = command_secrets(command).map(str::to_owned);
+        Self::sorted(self.0.iter().cloned().chain(more).collect())
+    }
+
+    fn sorted(mut found: Vec<String>) -> Self {
         // Short values are words of their own right; taking them out would make holes everywhere.
         found.retain(|secret| secret.len() >= 6);
         // The longest first, so that no rest of one stays.
@@ -170,10 +208,25 @@ mod tests {
             "x-api-key",
             "Stripe-Signature",
             "client_secret",
+            "X-JWT",
+            "bearer",
+            "pwd",
+            "passwd",
+            "sig",
+            "X-Hub-Sig",
+            "accessSig",
+            "x_hmac",
+            "apikey",
+            "api-key",
+            "session",
+            "credentials",
+            "X-Private",
         ] {
             assert!(is_secret(name), "{name}");
         }
-        for name in ["Idempotency-Key", "idempotency-key", "Content-Type", "X-Order"] {
+        for name in
+            ["Idempotency-Key", "idempotency-key", "Content-Type", "X-Order", "design", "assigned", "opinion"]
+        {
             assert!(!is_secret(name), "{name}");
         }
     }

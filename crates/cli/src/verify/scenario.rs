@@ -90,6 +90,8 @@ pub(crate) struct Seen {
     pub(crate) effects: Vec<Option<u64>>,
     /// Commands and pauses, for the picture: what, from, to.
     pub(crate) events: Vec<(String, Duration, Duration)>,
+    /// A command to kill the service ended, and the service did not.
+    pub(crate) spared: bool,
 }
 
 /// What became of one call. Times are since the scenario began.

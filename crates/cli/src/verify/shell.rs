@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
+use super::safety::command_shown;
+
 /// Most output read of a command.
 const OUTPUT_BYTES_MAX: u64 = 64 << 10;
 /// Most of it shown in an error, from its end.
@@ -15,6 +17,7 @@ const SHOWN_CHARS_MAX: usize = 1000;
 /// A command that runs. Its output goes to files without a name: a server that it leaves behind
 /// would hold a pipe open, and its end would never be seen.
 pub(super) struct Running {
+    /// As it may be shown.
     command: String,
     pub(super) child: Child,
     stdout: File,
@@ -22,7 +25,8 @@ pub(super) struct Running {
 }
 
 pub(super) fn begin(command: &str, variables: &[(&str, &str)]) -> Result<Running, String> {
-    let failed = |error: std::io::Error| format!("`{command}` cannot be run: {error}");
+    let shown = command_shown(command);
+    let failed = |error: std::io::Error| format!("`{shown}` cannot be run: {error}");
     let (stdout, stderr) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
     let child = Command::new("sh")
         .args(["-c", command])
@@ -32,7 +36,7 @@ pub(super) fn begin(command: &str, variables: &[(&str, &str)]) -> Result<Running
         .stderr(stderr.try_clone().map_err(failed)?)
         .spawn()
         .map_err(failed)?;
-    Ok(Running { command: command.to_owned(), child, stdout, stderr })
+    Ok(Running { command: shown, child, stdout, stderr })
 }
 
 /// Runs a command to its end and gives back what it printed. The error is a sentence with its output.

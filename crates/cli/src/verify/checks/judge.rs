@@ -8,10 +8,6 @@ use crate::verify::safety::{HIDDEN, is_secret};
 use crate::verify::scenario::{Answer, Reply, Seen};
 use crate::verify::scorecard::Verdict;
 
-/// Headers that belong to a connection or a moment, not to an answer.
-const NOT_THE_ANSWERS: [&str; 8] =
-    ["age", "alt-svc", "connection", "content-length", "date", "keep-alive", "trailer", "transfer-encoding"];
-
 /// Looks at what was seen, under a contract.
 #[derive(Clone)]
 pub(super) struct Eye {
@@ -205,10 +201,9 @@ impl Eye {
         };
         names.retain(|name| {
             let listed = |list: &[String]| list.iter().any(|there| there.eq_ignore_ascii_case(name));
-            !NOT_THE_ANSWERS.contains(&name.as_str())
+            !self.profile.may_vary(name)
                 && marker.as_ref() != Some(name)
                 && !is_a_marker(name)
-                && !listed(&self.profile.headers_vary)
                 && !listed(&self.profile.headers_dropped)
                 && !self.overlooked.contains(name)
         });

@@ -15,7 +15,7 @@ pub(super) fn checks() -> Vec<Check> {
         }),
         check("key-longest", "Key", &["G-2"], "The longest key allowed is a key like any other.", longest),
         check("key-too-long", "Key", &["G-2"], "A key beyond the longest is refused.", |make| {
-            let length = make.setup.profile.key_chars_max + 1;
+            let length = longest_allowed(make)? + 1;
             bad(make, "a key that is too long", |key| stretched(&key, length))
         }),
         check("key-quoted", "Key", &["G-2"], "A key with quotes around it and without are the same.", quoted),
@@ -27,6 +27,11 @@ pub(super) fn checks() -> Vec<Check> {
             bad(make, "a key with a control character", |key| [key.as_bytes(), b"\x01x"].concat())
         }),
     ]
+}
+
+fn longest_allowed(make: &Make<'_>) -> Result<usize, String> {
+    let open = "the profile does not say how long a key may be (key_chars_max)";
+    make.setup.profile.key_chars_max.ok_or_else(|| open.to_owned())
 }
 
 /// As long as this, and still nobody else's.
@@ -108,7 +113,7 @@ fn refused(make: &Make<'_>, what: &'static str, tag: String, request: Request) -
 
 fn longest(make: &mut Make<'_>) -> Result<Plan, String> {
     let (tag, key) = (make.tag(), make.key());
-    let length = make.setup.profile.key_chars_max;
+    let length = longest_allowed(make)?;
     let key = stretched(&key, length);
     let request = make.setup.template.tagged(&tag).with(&make.setup.profile.key_header, key);
     let send = |name: &str| Step::Send(vec![plain(name, request.clone())]);

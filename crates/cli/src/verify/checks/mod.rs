@@ -260,6 +260,23 @@ pub(super) fn is_about_errors(word: &str) -> bool {
         .any(|cause| cause.word == word)
 }
 
+/// Whether a cause may rest on an effect that was not counted.
+pub(super) fn is_about_missing(word: &str) -> bool {
+    let causes = [
+        cause::EFFECT_LOST,
+        cause::TENANT_LEAK,
+        cause::SHARED_SCOPE,
+        cause::KEYS_COLLAPSED,
+        cause::NEVER_EXPIRES,
+    ];
+    causes.iter().any(|cause| cause.word == word)
+}
+
+/// Whether a check wants to see errors of the service's own.
+pub(super) fn asks_for_errors(id: &str) -> bool {
+    ["replay-error", "error-effect", "late-effect"].contains(&id)
+}
+
 /// The verdict about effects that nobody saw at first.
 pub(super) fn came_later(what: String) -> Verdict {
     judge::fail(cause::CAME_LATER, what)

@@ -1,10 +1,15 @@
 //! The store goes away, and comes back.
 
+use std::time::Duration;
+
 use super::cause;
-use super::judge::{fail, is_success};
+use super::judge::{fail, is_success, not_shown};
 use super::{Check, Judged, Make, Plan, check, exactly};
 use crate::verify::runner::plain;
 use crate::verify::scenario::{Hook, Scenario, Seen, Step};
+
+/// How long a store may go on after the command that stops it has ended, and a pool may live on its connections.
+const STOPS: Duration = Duration::from_secs(1);
 
 pub(super) fn checks() -> Vec<Check> {
     vec![check(
@@ -29,6 +34,7 @@ fn outage(make: &mut Make<'_>) -> Result<Plan, String> {
     let steps = vec![
         Step::Send(vec![plain("first", before.clone())]),
         Step::Hook(Hook::StoreStop),
+        Step::Wait(STOPS),
         Step::Send(vec![plain("new", meanwhile.clone())]),
         Step::Send(vec![plain("given up", given_up)]),
         Step::Send(vec![plain("retry", before.clone())]),
@@ -40,6 +46,12 @@ fn outage(make: &mut Make<'_>) -> Result<Plan, String> {
     let judge = Box::new(move |seen: &Seen| -> Judged {
         let first = eye.first(seen, "first")?;
         let what = "a new request while the store was away";
+        let refused = |name| eye.heard(seen, name).map(|reply| !is_success(reply));
+        if !refused("new")? && refused("given up")? && eye.effects(seen, 2) == Some(0) {
+            let why =
+                "the store went away only after its command had ended: a request was still served by it";
+            return Err(not_shown(why));
+        }
         for name in ["new", "given up"] {
             let reply = eye.heard(seen, name)?;
             if is_success(reply) {

@@ -85,7 +85,7 @@ fn set(profile: &mut Profile, key: &str, value: &DeValue<'_>) -> Result<(), Stri
         // For people.
         "note" => drop(text(value, key)?),
         "key_header" => profile.key_header = header_name(text(value, key)?)?,
-        "key_chars_max" => profile.key_chars_max = number(value, key, 1..=65_536)?,
+        "key_chars_max" => profile.key_chars_max = Some(number(value, key, 1..=65_536)?),
         "missing_key" => {
             profile.missing_key = match value {
                 DeValue::String(word) if word == "pass" => None,
@@ -195,7 +195,7 @@ key_chars_max = 64
             replay_marker: Some(("X-Again".into(), "yes".into())),
             headers_vary: vec!["date".into()],
             per_route: true,
-            key_chars_max: 64,
+            key_chars_max: Some(64),
             ..super::super::built_in("stripe").unwrap()
         };
         assert_eq!(read, expected);

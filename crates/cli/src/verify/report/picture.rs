@@ -420,7 +420,7 @@ mod tests {
         let request = samples::payment("http://127.0.0.1:1/", "t-1-1", "k");
         let calls = answers.iter().map(|answer| samples::call(&answer.name, &request, How::Plain)).collect();
         let scenario = Scenario { steps: vec![Step::Send(calls)], counts: vec![] };
-        samples::found(samples::RACE, Verdict::Pass, scenario, Seen { answers, effects: vec![], events })
+        samples::found(samples::RACE, Verdict::Pass, scenario, Seen { answers, events, ..Seen::default() })
     }
 
     #[test]

@@ -112,6 +112,7 @@ pub(crate) fn hostile() -> Sample {
         ],
         effects: vec![Some(2)],
         events: vec![(HOSTILE.to_owned(), ms(30), ms(50))],
+        spared: false,
     };
     let verdict = Verdict::Fail {
         cause: "not-atomic",

@@ -10,6 +10,9 @@ const FRESH_MIN: usize = 4;
 /// Parts of a key from this length are the random ones; shorter parts may have a meaning.
 const PIECE_MIN: usize = 6;
 
+/// Variables that are no place for a secret.
+const OWN: [&str; 6] = ["BASH_ENV", "ENV", "IFS", "PATH", "ROUNDS", "SHELL"];
+
 /// A shell word that stands for these bytes. A zero byte cannot stand in a word and is left out.
 pub(super) fn quote(bytes: &[u8]) -> String {
     let mut word = String::new();
@@ -145,7 +148,11 @@ impl Names {
             return;
         }
         let letters = name.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' });
-        let base = letters.collect::<String>().to_ascii_uppercase();
+        let mut base = letters.collect::<String>().to_ascii_uppercase();
+        // No variable begins with a digit, and none of the script's own is overwritten.
+        if !base.starts_with(|first: char| first.is_ascii_alphabetic()) || OWN.contains(&base.as_str()) {
+            base = format!("SECRET_{base}");
+        }
         let others = self.secrets.iter().filter(|(_, _, there, _)| there.eq_ignore_ascii_case(name)).count();
         let (variable, what) = match others {
             0 => (base, what),
@@ -272,7 +279,7 @@ fn fresh(core: &[u8]) -> String {
     pieces.iter().map(|piece| if is_long(piece) { random(piece) } else { (*piece).to_owned() }).collect()
 }
 
-/// Tags as runs make them: `t-`, letters and digits, `-`, a number.
+/// Tags as runs make them: `t-`, the seed, `-`, a number, both hexadecimal, and nothing that goes on behind it.
 fn tags_in(text: &[u8]) -> Vec<String> {
     let mut tags = Vec::new();
     let mut at = 0;
@@ -281,14 +288,15 @@ fn tags_in(text: &[u8]) -> Vec<String> {
         at = start + 2;
         let begins = start == 0 || !text[start - 1].is_ascii_alphanumeric();
         let run = |from: usize, is: fn(&u8) -> bool| text[from..].iter().take_while(|byte| is(byte)).count();
-        let seed = run(at, |byte| byte.is_ascii_digit() || byte.is_ascii_lowercase());
+        let is_hex: fn(&u8) -> bool = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let seed = run(at, is_hex);
         let dash = at + seed;
         if !begins || seed == 0 || text.get(dash) != Some(&b'-') {
             continue;
         }
-        let number = run(dash + 1, u8::is_ascii_digit);
-        if number > 0 {
-            at = dash + 1 + number;
+        let end = dash + 1 + run(dash + 1, is_hex);
+        if end > dash + 1 && !text.get(end).is_some_and(u8::is_ascii_alphanumeric) {
+            at = end;
             tags.push(String::from_utf8_lossy(&text[start..at]).into_owned());
         }
     }
@@ -354,6 +362,21 @@ mod tests {
         }
         assert_eq!(core(b"\"abcdef\" x").len(), 6);
         assert_eq!(core(&[b'a'; 255]).len(), FRESH_MAX);
+    }
+
+    #[test]
+    fn a_tag_is_taken_whole_or_not_at_all() {
+        let tags = |text: &str| tags_in(text.as_bytes());
+        assert_eq!(tags("a t-4f-00ab12cd34ef, t-4f-12-refund"), ["t-4f-00ab12cd34ef", "t-4f-12"]);
+        assert!(tags("t-4f-12xyz t-zz-1 cat-4f-1 t-4f-").is_empty());
+    }
+
+    #[test]
+    fn a_variable_has_a_name_that_a_shell_takes() {
+        let request = samples::payment("http://h/p?2fa-token=abc", "t-1-1", "k");
+        let calls = [samples::call("a", &request, How::Plain)];
+        let names = Names::of(calls.iter(), &[], "idempotency-key");
+        assert!(names.needed().any(|(variable, _)| variable == "SECRET_2FA_TOKEN"));
     }
 
     #[test]

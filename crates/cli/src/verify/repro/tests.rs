@@ -162,7 +162,7 @@ fn setup(effects: Option<SocketAddr>) -> Setup {
     let profile = Profile {
         name: "test".into(),
         key_header: "Idempotency-Key".into(),
-        key_chars_max: 255,
+        key_chars_max: Some(255),
         quoted_is_bare: true,
         missing_key: Some(400),
         bad_key: vec![400],
@@ -205,7 +205,7 @@ fn setup(effects: Option<SocketAddr>) -> Setup {
 fn failed(steps: Vec<Step>, answers: Vec<Answer>, effects: Option<u64>) -> Finding {
     let counts = vec![Count { tag: "t-7-1".into(), allowed: 1..=1 }];
     let verdict = Verdict::Fail { cause: "flawed", what: samples::HOSTILE.into(), advice: "Mend it." };
-    let seen = Seen { answers, effects: vec![effects], events: vec![] };
+    let seen = Seen { answers, effects: vec![effects], ..Seen::default() };
     found(samples::RACE, verdict, Scenario { steps, counts }, seen)
 }
 
@@ -394,6 +394,35 @@ async fn commands_are_run_and_the_service_is_waited_for() {
     let without = Setup { hooks: Arc::new(Noted(None)), ..setup };
     let (code, said) = run(&script(&finding, &without).unwrap()).await;
     assert_eq!((code, said.contains("there is no command for kill")), (Some(2), true), "{said}");
+}
+
+struct Locked;
+
+impl Hooks for Locked {
+    fn has(&self, _hook: Hook) -> bool {
+        true
+    }
+
+    fn run(&self, _hook: Hook) -> Boxed<Result<(), String>> {
+        Box::pin(async { Err("these tests run commands in scripts".to_owned()) })
+    }
+
+    fn shell(&self, _hook: Hook) -> Option<String> {
+        Some("DB_PASSWORD=hunter2 true".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_command_with_a_password_is_asked_for() {
+    let address = Service::start(Flaw::NoMemory).await;
+    let request = payment(&format!("http://{address}/payments"), "t-7-1", "k-7f3a99b1-1");
+    let steps = vec![Step::Send(vec![call("first", &request, How::Plain)]), Step::Hook(Hook::Kill)];
+    let finding = failed(steps, vec![bare("first", 201, "b", false)], Some(2));
+    let setup = Setup { hooks: Arc::new(Locked), ..setup(Some(address)) };
+    let script = script(&finding, &setup).unwrap();
+    assert!(!script.contains("hunter2") && script.contains("hook kill \"$KILL_COMMAND\""), "{script}");
+    let (code, said) = run(&script).await;
+    assert_eq!((code, said.contains("set KILL_COMMAND to the command for kill")), (Some(2), true), "{said}");
 }
 
 #[tokio::test]

@@ -10,7 +10,7 @@ use crate::verify::scenario::{Region, Reply};
 use crate::verify::template::Request;
 
 /// Largest answer read.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+pub(super) const ANSWER_BYTES_MAX: usize = 64 << 20;
 /// Largest head read.
 const HEAD_BYTES_MAX: usize = 256 << 10;
 

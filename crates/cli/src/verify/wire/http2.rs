@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use h2::client::ResponseFuture;
 
+use super::http1::ANSWER_BYTES_MAX;
 use super::{Link, Place};
 use crate::verify::scenario::Reply;
 use crate::verify::template::Request;
@@ -31,7 +32,7 @@ pub(super) async fn exchange(
         answers.push(answer);
     }
     let replies = join_all(answers.into_iter().map(async |answer| {
-        let reply = whole(answer).await.map_err(|error| no_answer(&error));
+        let reply = whole(answer).await;
         (begun.elapsed(), reply)
     }));
     let replies = replies.await;
@@ -63,11 +64,14 @@ fn head(request: &Request) -> Result<http::Request<()>, String> {
     head.body(()).map_err(|error| format!("HTTP/2 cannot carry this request: {error}"))
 }
 
-async fn whole(answer: ResponseFuture) -> Result<Reply, h2::Error> {
-    let (head, mut stream) = answer.await?.into_parts();
+async fn whole(answer: ResponseFuture) -> Result<Reply, String> {
+    let (head, mut stream) = answer.await.map_err(|error| no_answer(&error))?.into_parts();
     let mut body = Vec::new();
     while let Some(bytes) = stream.data().await {
-        let bytes: Bytes = bytes?;
+        let bytes: Bytes = bytes.map_err(|error| no_answer(&error))?;
+        if body.len() + bytes.len() > ANSWER_BYTES_MAX {
+            return Err(format!("the answer has more than {ANSWER_BYTES_MAX} bytes"));
+        }
         let _ = stream.flow_control().release_capacity(bytes.len());
         body.extend_from_slice(&bytes);
     }

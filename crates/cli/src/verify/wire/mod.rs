@@ -4,6 +4,7 @@
 //! a header goes out byte for byte, one call is one request on the network, and a race begins when every
 //! racer is connected and has only its last byte left to send.
 
+mod held;
 mod http1;
 mod http2;
 #[cfg(test)]

@@ -210,6 +210,26 @@ async fn said(wire: &Wire, url: &str, how: How) -> Vec<String> {
 }
 
 #[tokio::test]
+async fn an_answer_over_http2_has_a_limit_too() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let service = service_fn(|_: http::Request<hyper::body::Incoming>| async move {
+            let body = Bytes::from(vec![b'x'; super::http1::ANSWER_BYTES_MAX + 1]);
+            Ok::<_, Infallible>(http::Response::new(Full::new(body)))
+        });
+        let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        let _ = server.serve_connection(TokioIo::new(stream), service).await;
+    });
+    let wire = Wire::new(Duration::from_secs(60));
+    let mut call = call(&url, How::Http2(1));
+    call.request.headers.clear();
+    let said = all(&wire, &[call]).await.remove(0).reply.unwrap_err();
+    assert!(said.contains("more than"), "{said}");
+}
+
+#[tokio::test]
 async fn duplicates_share_an_http2_connection_without_tls() {
     let address = hyper_server(None).await;
     let wire = Wire::new(Duration::from_secs(5));

@@ -55,7 +55,8 @@ fn judged(id: &str, answers: &[(&str, Result<u16, &str>, &'static str)], effects
         },
     };
     let answers = answers.iter().map(answer).collect();
-    let seen = Seen { answers, effects: effects.iter().map(|count| Some(*count)).collect(), events: vec![] };
+    let effects = effects.iter().map(|count| Some(*count)).collect();
+    let seen = Seen { answers, effects, ..Seen::default() };
     (plan.judge)(&seen).err().unwrap_or(Verdict::Pass)
 }
 
@@ -136,6 +137,20 @@ fn running_without_a_store_and_forgetting_over_an_outage_are_two_flaws() {
         ];
         cause_of(judged("store-outage", &answers, &[effects, 1, 0]))
     };
+    let late_stop = |given_up: u16, effects: u64| {
+        let answers = [
+            ("first", Ok(201), "a"),
+            ("new", Ok(201), "b"),
+            ("given up", Ok(given_up), "c"),
+            ("retry", Ok(503), ""),
+            ("new, afterwards", Ok(201), "b"),
+            ("retry, afterwards", Ok(201), "a"),
+        ];
+        cause_of(judged("store-outage", &answers, &[1, 1, effects]))
+    };
+    assert!(late_stop(503, 0).starts_with("not shown: the store went away only after"));
+    assert_eq!(late_stop(201, 1), "runs-without-store");
+    assert_eq!(late_stop(503, 1), "runs-without-store", "refused, and done all the same");
     assert_eq!(outage(503, 1), "pass");
     assert_eq!(outage(201, 1), "pass", "it may remember");
     assert_eq!(outage(201, 2), "runs-without-store");

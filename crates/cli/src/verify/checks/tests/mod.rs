@@ -3,8 +3,9 @@
 mod judges;
 mod service;
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use semel::runtime::Boxed;
@@ -12,7 +13,7 @@ use semel::runtime::Boxed;
 use super::{Base, Make, all};
 use crate::verify::profile::Profile;
 use crate::verify::runner::verify;
-use crate::verify::scenario::Hook;
+use crate::verify::scenario::{Hook, Step};
 use crate::verify::scorecard::{About, Finding, Scorecard, Verdict};
 use crate::verify::setup::{Effects, Hooks, Setup, Watch};
 use crate::verify::template::Template;
@@ -24,6 +25,25 @@ impl Effects for Counter {
     fn count(&self, tag: &str) -> Boxed<Result<u64, String>> {
         let count = self.0.effects.lock().unwrap().get(tag).copied().unwrap_or(0);
         Box::pin(async move { Ok(count) })
+    }
+
+    fn shell(&self) -> Option<String> {
+        None
+    }
+}
+
+/// Sees an effect under a name for the first time so long after it was first asked for it.
+struct Lagging(Counter, Duration, Mutex<HashMap<String, Instant>>);
+
+impl Effects for Lagging {
+    fn count(&self, tag: &str) -> Boxed<Result<u64, String>> {
+        let Self(counter, lag, asked) = self;
+        let since = *asked.lock().unwrap().entry(tag.to_owned()).or_insert_with(Instant::now);
+        let lags = since.elapsed() < *lag && counter.0.effects.lock().unwrap().get(tag) == Some(&2);
+        match lags {
+            true => Box::pin(async { Ok(1) }),
+            false => counter.count(tag),
+        }
     }
 
     fn shell(&self) -> Option<String> {
@@ -59,6 +79,23 @@ impl Hooks for Commands {
     }
 }
 
+/// Says that it killed, and did not.
+struct Spares;
+
+impl Hooks for Spares {
+    fn has(&self, _: Hook) -> bool {
+        true
+    }
+
+    fn run(&self, _: Hook) -> Boxed<Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn shell(&self, _: Hook) -> Option<String> {
+        None
+    }
+}
+
 struct Silent;
 
 impl Watch for Silent {
@@ -70,7 +107,7 @@ fn profile() -> Profile {
     Profile {
         name: "test".into(),
         key_header: "Idempotency-Key".into(),
-        key_chars_max: 255,
+        key_chars_max: Some(255),
         quoted_is_bare: true,
         missing_key: None,
         bad_key: vec![400],
@@ -256,6 +293,85 @@ async fn each_mistake_has_its_own_cause() {
     for (card, expected) in cards.await {
         fails(&card, expected);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_kill_that_kills_nothing_proves_nothing_and_hides_nothing() {
+    // G-14
+    let spared = |setup: &mut Setup| {
+        only(&["kill-after-answer"])(setup);
+        setup.hooks = Arc::new(Spares);
+    };
+    let good = card(Broken::No, spared).await;
+    let verdict = &found(&good, "kill-after-answer").verdict;
+    assert!(
+        matches!(verdict, Verdict::NotShown(why) if why.contains("did not end the service")),
+        "{verdict:?}"
+    );
+    fails(&card(Broken::Ignores, spared).await, &[("kill-after-answer", "not-durable")]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stray_503_is_no_flaw_and_one_that_comes_each_time_is() {
+    let ids =
+        ["replay", "replay-effect", "other-body", "key-longest", "key-quoted", "remembered", "json-order"];
+    let some = |setup: &mut Setup| setup.only = ids.map(str::to_owned).to_vec();
+    let strays = card(Broken::Strays, some).await;
+    for id in ids {
+        assert_eq!(found(&strays, id).verdict, Verdict::Pass, "{id}");
+    }
+    let replay = |setup: &mut Setup| only(&["replay"])(setup);
+    let refuses = card(Broken::RefusesReplays, replay).await;
+    assert!(
+        matches!(found(&refuses, "replay").verdict, Verdict::Fail { cause: "replay-altered", .. }),
+        "{:?}",
+        found(&refuses, "replay").verdict
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_that_lags_is_not_taken_for_a_lost_effect() {
+    let lagging = |service: &Arc<Service>| {
+        // Longer than a check waits for its count.
+        Lagging(Counter(service.clone()), Duration::from_millis(4_500), Mutex::default())
+    };
+    let ids = || vec!["other-tenant".to_owned(), "equal-bodies".to_owned()];
+    let (service, url) = Service::start(Broken::No).await;
+    let setup = Setup { effects: Some(Arc::new(lagging(&service))), only: ids(), ..setup(&service, &url) };
+    let card = verify(&setup, &Silent).await;
+    for id in ["other-tenant", "equal-bodies"] {
+        let verdict = &found(&card, id).verdict;
+        assert!(
+            matches!(verdict, Verdict::NotShown(why) if why.contains("the counter lags")),
+            "{id}: {verdict:?}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_profile_does_not_say_about_long_keys_is_not_judged() {
+    let open = |setup: &mut Setup| {
+        only(&["key-longest", "key-too-long"])(setup);
+        setup.profile.key_chars_max = None;
+    };
+    let card = card(Broken::AnyKey, open).await;
+    for id in ["key-longest", "key-too-long"] {
+        assert!(matches!(&found(&card, id).verdict, Verdict::NotShown(why) if why.contains("key_chars_max")));
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_given_time_to_be_forgotten() {
+    // G-10: a second and a tenth of its life beyond what was said.
+    let (service, url) = Service::start(Broken::No).await;
+    let setup = Setup { expiry: Some(Duration::from_secs(20)), ..setup(&service, &url) };
+    let check = all().into_iter().find(|check| check.about.id == "expiry").unwrap();
+    let plan = (check.plan)(&mut Make::new(&setup, &Base::default(), 1, "expiry", 0, 1)).unwrap();
+    let waits = plan.scenario.steps.iter().map(|step| match step {
+        Step::Wait(pause) => *pause,
+        _ => Duration::ZERO,
+    });
+    assert_eq!(waits.sum::<Duration>(), Duration::from_secs(23));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,7 @@
 //! A small payments service in this process, right or wrong in one way.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ pub(super) enum Broken {
     WorksLater,
     /// It is right in everything, and takes so few requests that most are told to come back.
     Limits,
+    /// It is right in everything, and whoever stands in front of it loses one replay.
+    Strays,
+    /// All its replays are answered 503.
+    RefusesReplays,
     /// A client that leaves takes the claim with it, but not the effect.
     DropsClaims,
 }
@@ -63,6 +68,7 @@ pub(super) struct Service {
     pub(super) effects: Mutex<HashMap<String, u64>>,
     pub(super) up: Mutex<(bool, bool)>,
     pub(super) pace: Duration,
+    replays: AtomicUsize,
 }
 
 impl Service {
@@ -74,6 +80,7 @@ impl Service {
             effects: Mutex::default(),
             up: Mutex::new((true, true)),
             pace,
+            replays: AtomicUsize::new(0),
         };
         let service = Arc::new(service);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -188,6 +195,11 @@ async fn serve(
                 tokio::time::sleep(Duration::from_millis(900)).await;
                 service.effect(&order);
             });
+        }
+        // The fourth: the plain retry comes first, and is well.
+        let replays = service.replays.fetch_add(1, Ordering::Relaxed) + 1;
+        if broken == Broken::RefusesReplays || (broken == Broken::Strays && replays % 4 == 0) {
+            return problem(503, "away");
         }
         let body = if broken == Broken::Rewrites { body.replace("id", "ID") } else { body };
         let mut answer = (status, [("idempotent-replayed", "true")], body).into_response();
