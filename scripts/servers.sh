@@ -123,11 +123,6 @@ gone() { # seconds, command...
     done
 }
 
-# What was killed a moment ago may not be gone yet. Two servers on the same files are never right.
-alone() { # what, command that tells whether it runs...
-    gone 5 "${@:2}" || die "$1 runs in $dir already"
-}
-
 # Runs a start with `port` set: the one the server had, or a free one, another if it was taken in the meantime.
 on_a_port() { # what, file of the port, command...
     local port attempt
@@ -209,6 +204,8 @@ start() { # engine...
     local engine job failed=no
     started=("$@")
     jobs=()
+    # What was killed a moment ago may not be gone yet. Two servers on the same files are never right.
+    for engine in "$@"; do gone 5 "runs_$engine" || die "$engine runs in $dir already"; done
     lay_out "$@"
     # A process group for each, so that what it runs can be ended with it.
     trap give_up EXIT
@@ -239,7 +236,7 @@ stop() { # engine...
 }
 
 lacks() { # engine
-    "lacks_$1" | paste -sd, | sed 's/,/, /g'
+    "lacks_$1" | sed ':all; N; $!b all; s/\n/, /g'
 }
 
 usage() {

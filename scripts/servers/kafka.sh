@@ -51,6 +51,9 @@ share.coordinator.state.topic.num.partitions=4
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
+# After a kill it registers again only when its earlier life has timed out.
+broker.session.timeout.ms=3000
+broker.heartbeat.interval.ms=500
 # Little memory, few threads.
 log.cleaner.dedupe.buffer.size=4194304
 log.index.size.max.bytes=1048576
@@ -87,7 +90,6 @@ start_kafka() {
     local home=$dir/kafka java
     java=$(find_java)
     mkdir -p "$home"
-    alone Kafka runs kafka server.properties
     log_of "$me" kafka.log
     cat >"$home/log4j2.properties" <<CONF
 status = error
@@ -106,6 +108,10 @@ export SEMEL_TEST_KAFKA_LIBS='$kafka_libs'
 export SEMEL_TEST_JAVA='$java'
 ENV
     said="Kafka $kafka_version on 127.0.0.1:$(<"$home/port")"
+}
+
+runs_kafka() {
+    runs kafka server.properties
 }
 
 stop_kafka() {

@@ -26,7 +26,7 @@ make_datadir() {
     # root comes in through the socket and as the system's root alone, so there is no password to guess. Nothing is
     # flushed while the tables are made: before the server runs there is nothing to lose.
     as "$mariadb_user" mariadb-install-db --no-defaults --datadir="$home/data.new" --skip-test-db --skip-name-resolve \
-        --auth-root-authentication-method=socket --auth-root-socket-user="$mariadb_user" --innodb-flush-method=nosync \
+        --auth-root-authentication-method=socket --auth-root-socket-user="$mariadb_user" --debug-no-sync \
         --innodb-log-file-size=32M >"$dir/log/mariadb-install-db.log" 2>&1 </dev/null ||
         die "mariadb-install-db failed: see $dir/log/mariadb-install-db.log"
     mv "$home/data.new" "$home/data"
@@ -70,7 +70,6 @@ start_mariadb() {
     local home=$dir/mariadb version
     [[ ${#home} -lt $((socket_chars_max - 7)) ]] || die "$home is too long a path for a socket"
     install -d -m 700 -o "$mariadb_user" "$home"
-    alone MariaDB runs mariadb my.cnf
     log_of "$mariadb_user" mariadb.log
     install -m 600 -o "$mariadb_user" "$dir/tls/ca.crt" "$dir/tls/server.crt" "$dir/tls/server.key" "$home"
     # At every start, so that a first start that was cut short does no harm.
@@ -91,6 +90,10 @@ ENV
     version=$("$(find_mariadbd)" --no-defaults --version)
     version=${version##*Ver }
     said="MariaDB ${version%%-*} on 127.0.0.1:$(<"$home/port")"
+}
+
+runs_mariadb() {
+    runs mariadb my.cnf
 }
 
 stop_mariadb() {

@@ -34,13 +34,16 @@ CONF
 
 start_nats() {
     mkdir -p "$dir/nats"
-    alone NATS runs nats nats.conf
     on_a_port NATS "$dir/nats/port" run_nats
     tell nats <<ENV
 export SEMEL_TEST_NATS='nats://127.0.0.1:$(<"$dir/nats/port")'
 export SEMEL_TEST_NATS_BIN='$nats_program'
 ENV
     said="NATS $nats_version with JetStream on 127.0.0.1:$(<"$dir/nats/port")"
+}
+
+runs_nats() {
+    runs nats nats.conf
 }
 
 stop_nats() {

@@ -27,8 +27,8 @@ lacks_postgres() {
     id "$postgres_user" >/dev/null 2>&1 || echo "a user '$postgres_user' to run PostgreSQL as"
 }
 
-postgres_runs() {
-    [[ -s $dir/pg/postmaster.pid ]] && as "$postgres_user" "$pg_bin/pg_ctl" --pgdata="$dir/pg" status >/dev/null 2>&1
+runs_postgres() {
+    [[ -s $dir/pg/postmaster.pid ]] && as "$postgres_user" "$(find_pg_bin)/pg_ctl" --pgdata="$dir/pg" status >/dev/null 2>&1
 }
 
 make_cluster() {
@@ -99,7 +99,6 @@ CONF
 start_postgres() {
     local pg_bin
     pg_bin=$(find_pg_bin)
-    alone PostgreSQL postgres_runs
     # It has nothing to keep, and its pool may hold connections to a server that was killed.
     end bouncer pgbouncer.ini
     log_of "$postgres_user" postgres.log pgbouncer.log
@@ -125,5 +124,5 @@ stop_postgres() {
     pg_bin=$(find_pg_bin)
     as "$postgres_user" "$pg_bin/pg_ctl" --pgdata="$dir/pg" --mode=fast --timeout=30 stop >/dev/null 2>&1 ||
         as "$postgres_user" "$pg_bin/pg_ctl" --pgdata="$dir/pg" --mode=immediate stop >/dev/null 2>&1 ||
-        ! postgres_runs
+        ! runs_postgres
 }
