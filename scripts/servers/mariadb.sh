@@ -1,9 +1,9 @@
 # shellcheck shell=bash disable=SC2034,SC2154
 # MariaDB. Sourced by scripts/servers.sh.
 
-# It refuses to run as root; Debian's package brings this user.
+# It refuses to run as root. Debian's mariadb-server brings this user, mariadb-server-core does not.
 mariadb_user=$me
-if [[ $me == root ]]; then mariadb_user=mysql; fi
+if [[ $me == root ]]; then mariadb_user=$(id -un mysql 2>/dev/null || echo nobody); fi
 # What the kernel takes as the path of a socket.
 socket_chars_max=107
 
@@ -16,7 +16,6 @@ lacks_mariadb() {
     command -v mariadb-install-db >/dev/null || echo "mariadb-install-db"
     command -v mariadb >/dev/null || echo "the client mariadb"
     command -v openssl >/dev/null || echo "openssl"
-    id "$mariadb_user" >/dev/null 2>&1 || echo "a user '$mariadb_user' to run MariaDB as"
 }
 
 # Nothing of /etc/mysql is read: what a machine's own server is set to is no business of ours.
