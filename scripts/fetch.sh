@@ -68,7 +68,7 @@ fetch_kafka() {
     while read -r _ path; do
         printf 'url = "%s/%s"\noutput = "%s"\n' "$base" "$path" "$stage/${path##*/}"
     done <"$here/kafka/jars" >"$scratch/urls"
-    if ! curl -fsSL --no-progress-meter --retry 3 --connect-timeout 20 --parallel --parallel-max 8 -K "$scratch/urls" || ! right_jars "$stage"; then
+    if ! curl -fsSL --no-progress-meter --retry 3 --connect-timeout 20 --parallel --parallel-max 8 --fail-early -K "$scratch/urls" || ! right_jars "$stage"; then
         echo "fetch.sh: $base did not give the jars; trying mvn" >&2
         command -v mvn >/dev/null || die "neither curl nor mvn can fetch Kafka's jars"
         rm -f "$stage"/*
