@@ -22,8 +22,17 @@ die() {
     exit 1
 }
 
+# Puts into `become` what a command needs in front to run as a user. Nothing stays in between: a signal reaches the
+# command itself.
+become() { # user
+    become=()
+    if [[ $1 != "$me" ]]; then become=(setpriv --reuid="$1" --regid="$(id -g "$1")" --init-groups --); fi
+}
+
 as() { # user, command...
-    if [[ $1 == "$me" ]]; then "${@:2}"; else runuser -u "$1" -- "${@:2}"; fi
+    local become
+    become "$1"
+    "${become[@]}" "${@:2}"
 }
 
 word() {
@@ -77,8 +86,8 @@ log_of() { # user, file...
 # Runs a server in a session of its own, so that nothing that ends this script's process group ends it.
 # The number of its process is in the file before it runs.
 spawn() { # name, user, command...
-    local become=()
-    if [[ $2 != "$me" ]]; then become=(setpriv --reuid="$2" --regid="$(id -g "$2")" --init-groups --); fi
+    local become
+    become "$2"
     # shellcheck disable=SC2016
     setsid bash -c 'echo $$ >"$0" && exec "$@"' "$dir/$1/pid" "${become[@]}" "${@:3}" </dev/null >>"$dir/log/$1.out" 2>&1 &
     spawned=$!
@@ -190,34 +199,37 @@ launch() { # engine
 # Half a start is no start. Called through trap.
 # shellcheck disable=SC2317
 give_up() {
-    local job code=$?
+    local job groups code=$?
     trap - EXIT
     trap '' INT TERM
-    for job in "${jobs[@]}"; do kill -TERM -- "-$job" 2>/dev/null || true; done
+    groups=$(jobs -p)
+    for job in $groups; do kill -TERM -- "-$job" 2>/dev/null || true; done
     wait
+    for job in $groups; do
+        gone 10 kill -0 -- "-$job" 2>/dev/null || kill -KILL -- "-$job" 2>/dev/null || true
+    done
     (stop "${started[@]}") || true
     exit "$code"
 }
 
 # Starts engines side by side.
 start() { # engine...
-    local engine job failed=no
+    local engine job launched=() failed=no
     started=("$@")
-    jobs=()
     # What was killed a moment ago may not be gone yet. Two servers on the same files are never right.
     for engine in "$@"; do gone 5 "runs_$engine" || die "$engine runs in $dir already"; done
-    lay_out "$@"
-    # A process group for each, so that what it runs can be ended with it.
     trap give_up EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM
+    lay_out "$@"
+    # A process group for each, so that what it runs can be ended with it.
     set -m
     for engine in "$@"; do
         launch "$engine" &
-        jobs+=("$!")
+        launched+=("$!")
     done
     set +m
-    for job in "${jobs[@]}"; do wait "$job" || failed=yes; done
+    for job in "${launched[@]}"; do wait "$job" || failed=yes; done
     [[ $failed == no ]] || exit 1
     cat "$dir"/*.env >"$dir/.env.new"
     mv "$dir/.env.new" "$dir/env"
