@@ -15,7 +15,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 engines=(postgres mariadb nats kafka)
 me=$(id -un)
 # The time a server may take to answer, when every core is busy.
-ready_seconds_max=90
+ready_seconds_max=150
 
 die() {
     echo "servers.sh: $*" >&2

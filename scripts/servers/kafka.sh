@@ -51,8 +51,9 @@ share.coordinator.state.topic.num.partitions=4
 group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=1000
 transaction.abort.timed.out.transaction.cleanup.interval.ms=1000
-# After a kill it registers again only when its earlier life has timed out.
-broker.session.timeout.ms=3000
+# After a kill it registers again only when its earlier life has timed out. Shorter, and a busy machine fences a broker
+# that lives.
+broker.session.timeout.ms=6000
 broker.heartbeat.interval.ms=500
 # Little memory, few threads.
 log.cleaner.dedupe.buffer.size=4194304

@@ -50,6 +50,9 @@ skip-log-bin
 performance-schema = off
 skip-name-resolve
 default-time-zone = +00:00
+# As Debian sets it; the program itself would take latin1.
+character-set-server = utf8mb4
+collation-server = utf8mb4_general_ci
 ssl-ca = $home/ca.crt
 ssl-cert = $home/server.crt
 ssl-key = $home/server.key
