@@ -1,42 +1,54 @@
 #!/usr/bin/env bash
-# Private PostgreSQL and PgBouncer for tests: free ports on 127.0.0.1, all files in one directory.
+# Private servers for tests: free ports on 127.0.0.1, all files in one directory.
 #
-#   scripts/servers.sh start DIR    start them; `. DIR/env` then tells the tests where they are
-#   scripts/servers.sh stop DIR     stop what `start DIR` started, and nothing else
+#   scripts/servers.sh start DIR [ENGINE...]   start these or all, side by side; DIR must be empty or missing.
+#                                              `. DIR/env` then tells the tests where they are
+#   scripts/servers.sh ENGINE DIR              start one: anew, or with the data and the port it had in DIR, also after
+#                                              a kill -9. Its process is DIR/ENGINE/pid (PostgreSQL's: DIR/pg/postmaster.pid)
+#   scripts/servers.sh stop DIR                stop what was started in DIR, and nothing else
+#   scripts/servers.sh lacks ENGINE            say what is not installed; nothing if it can be started
 #
-# DIR must be empty or missing. Logs stay in DIR/log. It installs nothing: ./test does.
+# ENGINE is postgres (with PgBouncer), mariadb, nats or kafka. Logs stay in DIR/log. It installs nothing: ./test does.
 set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+engines=(postgres mariadb nats kafka)
+me=$(id -un)
+# The time a server may take to answer, when every core is busy.
+ready_seconds_max=150
 
 die() {
     echo "servers.sh: $*" >&2
     exit 1
 }
 
-# PostgreSQL and PgBouncer refuse to run as root; Debian's package brings the user `postgres`.
-os_user=$(id -un)
-if [[ $os_user == root ]]; then os_user=postgres; fi
-
-as_server() {
-    if [[ $(id -un) == "$os_user" ]]; then "$@"; else runuser -u "$os_user" -- "$@"; fi
+# Puts into `become` what a command needs in front to run as a user. Nothing stays in between: a signal reaches the
+# command itself.
+become() { # user
+    become=()
+    if [[ $1 != "$me" ]]; then become=(setpriv --reuid="$1" --regid="$(id -g "$1")" --init-groups --); fi
 }
 
-find_pg_bin() {
-    local dir
-    for dir in $(printf '%s\n' /usr/lib/postgresql/*/bin | sort -rV); do
-        if [[ -x $dir/initdb && -x $dir/postgres ]]; then
-            echo "$dir"
-            return
-        fi
-    done
-    dir=$(command -v initdb) && dirname "$(readlink -f "$dir")"
+as() { # user, command...
+    local become
+    become "$1"
+    "${become[@]}" "${@:2}"
+}
+
+word() {
+    od -An -N16 -tx1 /dev/urandom | tr -d ' \n'
+}
+
+answers() { # port
+    (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
 
 # Below the ephemeral range, so that no outgoing connection sits on the port we chose.
 free_port() {
     local port
     for _ in {1..100}; do
-        port=$((20000 + RANDOM % 12000))
-        if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
+        port=$((20000 + SRANDOM % 12000))
+        if ! answers "$port"; then
             echo "$port"
             return
         fi
@@ -44,10 +56,11 @@ free_port() {
     die "no free port found"
 }
 
-# A CA and a leaf, not one self-signed certificate: rustls refuses a CA as an end entity.
-make_certificates() {
+# A CA and a leaf, not one self-signed certificate: rustls refuses a CA as an end entity. Each server gets a copy of
+# its own, because each trusts only keys of its own user.
+make_certificates() { # directory
     local tls=$1
-    mkdir -p "$tls"
+    mkdir -m 711 "$tls"
     printf '%s\n' 'subjectAltName=DNS:localhost,IP:127.0.0.1' 'basicConstraints=critical,CA:FALSE' \
         'extendedKeyUsage=serverAuth' >"$tls/leaf.ext"
     {
@@ -58,137 +71,217 @@ make_certificates() {
         openssl x509 -req -in "$tls/server.csr" -CA "$tls/ca.crt" -CAkey "$tls/ca.key" -CAcreateserial \
             -days 30 -extfile "$tls/leaf.ext" -out "$tls/server.crt"
     } >"$tls/openssl.log" 2>&1 || die "openssl failed: see $tls/openssl.log"
-    chmod 600 "$tls"/*.key
+    chmod 644 "$tls/ca.crt" "$tls/server.crt"
 }
 
-start_postgres() {
-    local attempt
-    as_server "$pg_bin/initdb" --pgdata="$dir/pg" --username=semel --pwfile="$dir/password" --encoding=UTF8 \
-        --locale=C --auth=scram-sha-256 --no-sync >"$dir/log/initdb.log" || die "initdb failed: see $dir/log/initdb.log"
+# A log that the server's own user may write to.
+log_of() { # user, file...
+    local name
+    for name in "${@:2}"; do
+        touch "$dir/log/$name"
+        chown "$1" "$dir/log/$name"
+    done
+}
+
+# Runs a server in a session of its own, so that nothing that ends this script's process group ends it.
+# The number of its process is in the file before it runs.
+spawn() { # name, user, command...
+    local become
+    become "$2"
+    # shellcheck disable=SC2016
+    setsid bash -c 'echo $$ >"$0" && exec "$@"' "$dir/$1/pid" "${become[@]}" "${@:3}" </dev/null >>"$dir/log/$1.out" 2>&1 &
+    spawned=$!
+}
+
+# The file may outlive its process: the number must still belong to the program that has our file among its arguments.
+runs() { # name, file of its settings
+    [[ -s $dir/$1/pid ]] && tr '\0' ' ' 2>/dev/null <"/proc/$(<"$dir/$1/pid")/cmdline" | grep -qF "$dir/$1/$2"
+}
+
+# Waits until the server that was spawned does what shows it is ready. Fails when it has ended instead.
+ready() { # name, file of its settings, command...
+    local until=$((SECONDS + ready_seconds_max))
+    while ((SECONDS < until)); do
+        kill -0 "$spawned" 2>/dev/null || return
+        if "${@:3}" >/dev/null 2>&1 && runs "$1" "$2"; then return; fi
+        sleep 0.1
+    done
+    end "$1" "$2"
+    return 1
+}
+
+end() { # name, file of its settings
+    local pid
+    if runs "$1" "$2"; then
+        pid=$(<"$dir/$1/pid")
+        kill -TERM "$pid" 2>/dev/null || true
+        if ! gone 30 runs "$1" "$2"; then
+            kill -KILL "$pid" 2>/dev/null || true
+            gone 10 runs "$1" "$2"
+        fi
+    fi
+    rm -f "$dir/$1/pid"
+}
+
+# Waits until a command fails; fails itself if it never does.
+gone() { # seconds, command...
+    local until=$((SECONDS + $1))
+    while "${@:2}"; do
+        ((SECONDS <= until)) || return 1
+        sleep 0.1
+    done
+}
+
+# Runs a start with `port` set: the one the server had, or a free one, another if it was taken in the meantime.
+on_a_port() { # what, file of the port, command...
+    local port attempt
     for attempt in 1 2 3 4 5; do
-        pg_port=$(free_port)
-        cat >"$dir/pg/postgresql.auto.conf" <<CONF
-listen_addresses = '127.0.0.1'
-port = $pg_port
-unix_socket_directories = ''
-max_connections = 200
-max_prepared_transactions = 16
-shared_buffers = 64MB
-max_wal_size = 256MB
-fsync = on
-ssl = on
-ssl_cert_file = '$dir/tls/server.crt'
-ssl_key_file = '$dir/tls/server.key'
-timezone = 'UTC'
-log_line_prefix = '%m [%p] %d '
-CONF
-        if as_server "$pg_bin/pg_ctl" --pgdata="$dir/pg" --log="$dir/log/postgres.log" --wait --timeout=60 \
-            start >>"$dir/log/pg_ctl.log" 2>&1 </dev/null; then
+        if [[ -s $2 ]]; then port=$(<"$2"); else port=$(free_port); fi
+        if "${@:3}"; then
+            echo "$port" >"$2"
             return
         fi
-        echo "servers.sh: PostgreSQL did not start on port $pg_port (attempt $attempt)" >&2
+        echo "servers.sh: $1 did not start on port $port (attempt $attempt)" >&2
     done
-    die "PostgreSQL does not start: see $dir/log/postgres.log"
+    die "$1 does not start: see $dir/log"
 }
 
-# Any database name and the one user pass through. Few server connections per database, given back soon:
-# every test has a database of its own.
-start_pgbouncer() {
-    local attempt bouncer
-    bouncer=$(command -v pgbouncer || command -v /usr/sbin/pgbouncer) || die "pgbouncer is not installed"
-    printf '"semel" "%s"\n' "$password" >"$dir/bouncer/users"
-    for attempt in 1 2 3 4 5; do
-        bouncer_port=$(free_port)
-        cat >"$dir/bouncer/pgbouncer.ini" <<CONF
-[databases]
-* = host=127.0.0.1 port=$pg_port
-[pgbouncer]
-listen_addr = 127.0.0.1
-listen_port = $bouncer_port
-unix_socket_dir =
-auth_type = scram-sha-256
-auth_file = $dir/bouncer/users
-admin_users = semel
-pool_mode = transaction
-max_client_conn = 500
-default_pool_size = 8
-server_idle_timeout = 5
-autodb_idle_timeout = 10
-ignore_startup_parameters = extra_float_digits
-logfile = $dir/log/pgbouncer.log
-pidfile = $dir/bouncer/pid
-CONF
-        chown "$os_user" "$dir/bouncer" "$dir/bouncer"/*
-        as_server "$bouncer" -q -d "$dir/bouncer/pgbouncer.ini" </dev/null >>"$dir/log/pgbouncer.out" 2>&1 || true
-        for _ in {1..50}; do
-            if (exec 3<>"/dev/tcp/127.0.0.1/$bouncer_port") 2>/dev/null && [[ -s $dir/bouncer/pid ]]; then return; fi
-            sleep 0.1
-        done
-        echo "servers.sh: PgBouncer did not start on port $bouncer_port (attempt $attempt)" >&2
-    done
-    die "PgBouncer does not start: see $dir/log/pgbouncer.log and pgbouncer.out"
+# Keeps what one engine tells the tests.
+tell() { # engine
+    cat >"$dir/$1.env"
 }
 
-start() {
-    local tool pg_bin pg_port bouncer_port password
-    for tool in openssl od; do
-        command -v "$tool" >/dev/null || die "$tool is not installed"
-    done
-    pg_bin=$(find_pg_bin) || die "PostgreSQL's server programs are not installed"
-    id "$os_user" >/dev/null 2>&1 || die "no user '$os_user' to run the servers as"
+# shellcheck source-path=SCRIPTDIR source=servers/cache.sh
+. "$here/servers/cache.sh"
+# shellcheck source-path=SCRIPTDIR source=servers/postgres.sh
+. "$here/servers/postgres.sh"
+# shellcheck source-path=SCRIPTDIR source=servers/mariadb.sh
+. "$here/servers/mariadb.sh"
+# shellcheck source-path=SCRIPTDIR source=servers/nats.sh
+. "$here/servers/nats.sh"
+# shellcheck source-path=SCRIPTDIR source=servers/kafka.sh
+. "$here/servers/kafka.sh"
 
+# What the engines share, before the first of them starts.
+lay_out() { # engine...
+    local engine lacks user
+    for engine in "$@"; do
+        lacks=$(lacks "$engine")
+        [[ -z $lacks ]] || die "$engine cannot be started, not installed: $lacks"
+    done
     umask 077
-    mkdir -p "$dir"
-    [[ -z $(ls -A "$dir") ]] || die "$dir is not empty"
-    # Half a start is no start.
-    trap '[[ $? -eq 0 ]] || stop' EXIT
-    mkdir "$dir/log" "$dir/bouncer"
-    # Other users of this machine can reach the port, and the superuser can run programs: hence a password.
-    password=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-    echo "$password" >"$dir/password"
-    make_certificates "$dir/tls"
-    chown -R "$os_user" "$dir"
-
-    start_postgres
-    start_pgbouncer
-    cat >"$dir/env" <<ENV
-export SEMEL_TEST_POSTGRES='postgres://semel:$password@127.0.0.1:$pg_port/postgres'
-export SEMEL_TEST_PGBOUNCER='postgres://semel:$password@127.0.0.1:$bouncer_port/postgres'
-export SEMEL_TEST_PG_BIN='$pg_bin'
-export SEMEL_TEST_PG_OS_USER='$os_user'
-export SEMEL_TEST_PG_CA='$dir/tls/ca.crt'
-ENV
-    echo "PostgreSQL $("$pg_bin/postgres" -V | grep -o '[0-9.]*' | head -1) on 127.0.0.1:$pg_port," \
-        "PgBouncer (transaction mode) on 127.0.0.1:$bouncer_port, files in $dir"
+    mkdir -p "$dir/log"
+    # Servers have users of their own, and each must reach its own part.
+    chmod 711 "$dir" "$dir/log"
+    for engine in "$@"; do
+        user=${engine}_user
+        user=${!user:-$me}
+        as "$user" test -x "$dir" || die "$engine runs as $user, who cannot reach $dir"
+    done
+    # Other users of this machine can reach the ports, and a superuser can run programs: hence a password.
+    if [[ ! -s $dir/password ]]; then word >"$dir/password"; fi
+    if [[ " $* " == *" postgres "* || " $* " == *" mariadb "* ]] && [[ ! -d $dir/tls ]]; then
+        rm -rf "$dir/tls.new"
+        make_certificates "$dir/tls.new"
+        mv "$dir/tls.new" "$dir/tls"
+    fi
+    # MariaDB and Kafka hold many files open; 1024 is what they would get.
+    ulimit -Sn "$(ulimit -Hn | sed 's/unlimited/65536/')" 2>/dev/null || true
 }
 
-stop() {
-    local pid pg_bin
-    if [[ -s $dir/bouncer/pid ]]; then
-        pid=$(<"$dir/bouncer/pid")
-        # The pid file may outlive its process: check that the number still belongs to our PgBouncer.
-        if tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep -qF "$dir/bouncer/pgbouncer.ini"; then
-            kill -TERM "$pid"
-            for _ in {1..50}; do
-                [[ -d /proc/$pid ]] || break
-                sleep 0.1
-            done
-        fi
-    fi
-    if [[ -s $dir/pg/postmaster.pid ]]; then
-        pg_bin=$(find_pg_bin)
-        as_server "$pg_bin/pg_ctl" --pgdata="$dir/pg" --mode=fast --timeout=30 stop >/dev/null 2>&1 ||
-            as_server "$pg_bin/pg_ctl" --pgdata="$dir/pg" --mode=immediate stop >/dev/null
-    fi
+launch() { # engine
+    local began=${EPOCHREALTIME/./} said='' tenths
+    "start_$1"
+    tenths=$(((${EPOCHREALTIME/./} - began) / 100000))
+    echo "$said, after $((tenths / 10)).$((tenths % 10)) s"
 }
 
-[[ $# -eq 2 ]] || die "usage: servers.sh start|stop DIR"
-case $2 in
-    /*) dir=$2 ;;
-    *) dir=$PWD/$2 ;;
-esac
+# Half a start is no start. Called through trap.
+# shellcheck disable=SC2317
+give_up() {
+    local job groups code=$?
+    trap - EXIT
+    trap '' INT TERM
+    groups=$(jobs -p)
+    for job in $groups; do kill -TERM -- "-$job" 2>/dev/null || true; done
+    wait
+    for job in $groups; do
+        gone 10 kill -0 -- "-$job" 2>/dev/null || kill -KILL -- "-$job" 2>/dev/null || true
+    done
+    (stop "${started[@]}") || true
+    exit "$code"
+}
+
+# Starts engines side by side.
+start() { # engine...
+    local engine job launched=() failed=no
+    started=("$@")
+    # What was killed a moment ago may not be gone yet. Two servers on the same files are never right.
+    for engine in "$@"; do gone 5 "runs_$engine" || die "$engine runs in $dir already"; done
+    trap give_up EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    lay_out "$@"
+    # A process group for each, so that what it runs can be ended with it.
+    set -m
+    for engine in "$@"; do
+        launch "$engine" &
+        launched+=("$!")
+    done
+    set +m
+    for job in "${launched[@]}"; do wait "$job" || failed=yes; done
+    [[ $failed == no ]] || exit 1
+    cat "$dir"/*.env >"$dir/.env.new"
+    mv "$dir/.env.new" "$dir/env"
+    trap - EXIT INT TERM
+}
+
+# Side by side too: each may have much to write down.
+stop() { # engine...
+    local engine job failed=no stops=()
+    for engine in "$@"; do
+        "stop_$engine" &
+        stops+=("$!")
+    done
+    for job in "${stops[@]}"; do wait "$job" || failed=yes; done
+    [[ $failed == no ]] || die "something in $dir does not stop"
+}
+
+lacks() { # engine
+    "lacks_$1" | sed ':all; N; $!b all; s/\n/, /g'
+}
+
+usage() {
+    sed -n '2,/^[^#]/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+}
+
+engine_or_usage() {
+    [[ " ${engines[*]} " == *" $1 "* ]] || usage
+}
+
+[[ $# -ge 2 ]] || usage
+dir=$2
+[[ $dir == /* ]] || dir=$PWD/$dir
 case $1 in
-    start) start ;;
-    stop) stop ;;
-    *) die "usage: servers.sh start|stop DIR" ;;
+    start)
+        [[ ! -e $dir || -z $(ls -A "$dir") ]] || die "$dir is not empty"
+        for name in "${@:3}"; do engine_or_usage "$name"; done
+        if [[ $# -gt 2 ]]; then start "${@:3}"; else start "${engines[@]}"; fi
+        echo "files in $dir"
+        ;;
+    stop)
+        [[ $# -eq 2 ]] || usage
+        stop "${engines[@]}"
+        ;;
+    lacks)
+        [[ $# -eq 2 ]] || usage
+        engine_or_usage "$2"
+        lacks "$2"
+        ;;
+    *)
+        [[ $# -eq 2 ]] || usage
+        engine_or_usage "$1"
+        start "$1"
+        ;;
 esac

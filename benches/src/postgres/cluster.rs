@@ -85,7 +85,7 @@ impl Server {
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o711))?;
         let server = Self { directory };
         ensure!(
-            server.script("start")?,
+            server.script("postgres")?,
             "PostgreSQL could not be started; set SEMEL_TEST_POSTGRES to use another"
         );
         Ok(server)
