@@ -11,10 +11,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use semel_core::policy::DEFAULTS;
-use semel_core::{Answer, Error, Fingerprint, Key, Origin, Refusal, Scope, mutant};
+use semel_core::{Answer, Error, Key, Origin, Refusal, Scope, mutant};
 use tower_service::Service;
 use tracing::{Instrument, Span};
 
@@ -25,11 +25,9 @@ use crate::exchange::Exchange;
 use crate::keys::Loaded;
 use crate::layer::Shared;
 use crate::observer;
+use crate::print::Sight;
 use crate::problem::{Kind, Problem};
-use crate::{BoxError, ReplyBody, RequestBody, Route, TooSlow, coding, header, stored, tenant};
-
-/// A body may grow to so many times the request limit when its content coding is taken off.
-const GROWTH_MAX: usize = 4;
+use crate::{BoxError, ReplyBody, RequestBody, Route, TooSlow, header, stored, tenant};
 
 /// Answers one keyed request.
 ///
@@ -218,7 +216,7 @@ where
     let Admitted { tenant, body, trailers, mut keys } = admitted;
     let policy = route.policy_for(&head).into_owned();
     let identity = route.identity(&head.method, &head.uri);
-    let mut print = print_of(route, &head.method, &head.uri, &head.headers, &body, &keys);
+    let mut print = Sight::of(&head, &body).print(route, key, &keys);
     let request = Request::from_parts(head, RequestBody::whole(body, trailers));
     let exchange = Arc::new(Exchange::new(service, request));
     let mut reloaded = false;
@@ -231,9 +229,9 @@ where
         let runtime = shared.once.runtime().clone();
         let effect = move |attempt| ours.perform(attempt, of, runtime).instrument(span);
         let result = match &keys {
-            Ok(_) => shared.once.run(scope, key.clone(), print, &policy, effect).await,
+            Ok(_) => shared.once.run(scope, key.clone(), print.clone(), &policy, effect).await,
             Err(error) => {
-                shared.once.run_without_store(scope, key.clone(), print, &policy, error, effect).await
+                shared.once.run_without_store(scope, key.clone(), print.clone(), &policy, error, effect).await
             }
         };
         match result {
@@ -241,10 +239,7 @@ where
             Err(Refusal::KeyNotLoaded { .. }) if !reloaded => {
                 reloaded = true;
                 keys = shared.keys.reload(&shared.once).await;
-                let again = exchange.peek(|sent| {
-                    let body = sent.body().bytes().map_or(&b""[..], |bytes| bytes);
-                    print_of(route, sent.method(), sent.uri(), sent.headers(), body, &keys)
-                });
+                let again = exchange.peek(|sent| Sight::of_request(sent).print(route, key, &keys));
                 print = match again {
                     Some(print) if keys.is_ok() => print,
                     _ => break result,
@@ -253,35 +248,10 @@ where
             result => break result,
         }
     };
-    conclude(result, &exchange, route)
-}
-
-fn print_of(
-    route: &Route,
-    method: &Method,
-    uri: &Uri,
-    headers: &HeaderMap,
-    body: &[u8],
-    keys: &Result<Arc<Loaded>, Error>,
-) -> Fingerprint {
-    let counted: Vec<(&str, &[u8])> = route
-        .fingerprint_headers()
-        .iter()
-        .flat_map(|name| headers.get_all(name).iter().map(|value| (name.as_str(), value.as_bytes())))
-        .collect();
-    let bytes_max = route.policy().request_bytes_max().saturating_mul(GROWTH_MAX);
-    let decoded =
-        if mutant::on("coding-counts") { body.into() } else { coding::decoded(headers, body, bytes_max) };
-    let request = semel_core::fingerprint::Request::new(method.as_str(), uri.path())
-        .query(uri.query())
-        .content_type(headers.get(http::header::CONTENT_TYPE).map(HeaderValue::as_bytes))
-        .headers(&counted)
-        .body(&decoded)
-        .exclusions(route.exclusions());
-    match keys {
-        Ok(loaded) => loaded.prints.print(&request),
-        Err(_) => Loaded::blind().prints.print(&request),
+    if let (Ok(Answer { origin: Origin::Replayed, .. }), Ok(loaded)) = (&result, &keys) {
+        exchange.peek(|sent| Sight::of_request(sent).remember(route, key, loaded, print));
     }
+    conclude(result, &exchange, route)
 }
 
 /// Turns what the semantics say into what the client gets.

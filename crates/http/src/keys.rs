@@ -1,6 +1,7 @@
 //! The store's hash keys, loaded once and again when a newer one turns up.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
 use futures_util::future::{Either, select};
@@ -12,8 +13,13 @@ use semel_core::store::Pending;
 
 use crate::tenant::Hasher;
 
+/// Counts loadings from 1.
+static LOADINGS: AtomicU64 = AtomicU64::new(1);
+
 /// What is made with the store's keys.
 pub(crate) struct Loaded {
+    /// Another one each time keys are loaded, in this process.
+    pub(crate) loading: u64,
     pub(crate) prints: Fingerprinter,
     pub(crate) hasher: Hasher,
 }
@@ -37,7 +43,8 @@ impl Keys {
         let prints = Fingerprinter::new(status.hash_keys).map_err(|problem| {
             Error::new(Kind::Damaged, "the store's fingerprint keys cannot be used").because(problem)
         })?;
-        let loaded = Arc::new(Loaded { prints, hasher });
+        let loading = LOADINGS.fetch_add(1, Ordering::Relaxed);
+        let loaded = Arc::new(Loaded { loading, prints, hasher });
         self.0.store(Some(loaded.clone()));
         Ok(loaded)
     }
@@ -57,6 +64,6 @@ impl Loaded {
     pub(crate) fn blind() -> Self {
         let key = semel_core::fingerprint::HashKey::new(0, [0; 32]);
         let prints = Fingerprinter::new(vec![key]).expect("one key is enough");
-        Self { prints, hasher: Hasher::blind() }
+        Self { loading: 0, prints, hasher: Hasher::blind() }
     }
 }

@@ -73,6 +73,7 @@ mod keys;
 mod layer;
 pub mod observer;
 mod op;
+mod print;
 pub mod problem;
 pub mod route;
 mod routes;

@@ -19,6 +19,7 @@ use semel_core::{Policy, Scope, mutant};
 use sha2::{Digest, Sha256};
 
 use crate::age::ExpiredKeys;
+use crate::print::Recent;
 use crate::{header, tenant};
 
 /// Whether a route wants keys.
@@ -69,6 +70,7 @@ pub struct Route {
     subject: Option<Subject>,
     described_by: Option<HeaderValue>,
     attempt_headers: bool,
+    recent: Recent,
 }
 
 impl Route {
@@ -162,6 +164,12 @@ impl Route {
         &self.exclusions
     }
 
+    /// Fingerprints of what was replayed lately. Here, because what a route leaves out or counts in is part of
+    /// them.
+    pub(crate) fn recent(&self) -> &Recent {
+        &self.recent
+    }
+
     pub(crate) fn fingerprint_headers(&self) -> &[HeaderName] {
         &self.fingerprint_headers
     }
@@ -216,6 +224,7 @@ impl Builder {
             subject: None,
             described_by: None,
             attempt_headers: false,
+            recent: Recent::default(),
         };
         Self { route, pointers: Vec::new(), subject_header: None }
     }

@@ -176,6 +176,11 @@ pub(super) struct Names {
 }
 
 impl Names {
+    /// What they take in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.capacity() + self.ends.capacity() * size_of::<u32>()
+    }
+
     fn push(&mut self, path: &[u8]) {
         self.text.extend_from_slice(path);
         self.ends.push(self.text.len() as u32);

@@ -1,5 +1,6 @@
 use std::fmt;
 use std::hint::black_box;
+use std::sync::Arc;
 
 use super::canonical::Names;
 use super::paths::{Paths, Print};
@@ -13,9 +14,12 @@ pub const NAME_CHARS_MAX: usize = 128;
 /// The fingerprint of one request under every key version its fingerprinter knows.
 ///
 /// It also holds the paths of the request's first leaves (not their values), in order to name what changed.
-/// `Debug` shows neither.
+/// `Debug` shows neither. Cloning is cheap.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Fingerprint {
+pub struct Fingerprint(Arc<Parts>);
+
+#[derive(PartialEq, Eq)]
+struct Parts {
     // Never empty, the current version first.
     prints: Vec<Print>,
     names: Names,
@@ -59,17 +63,23 @@ pub struct Changes {
 impl Fingerprint {
     pub(super) fn new(prints: Vec<Print>, names: Names) -> Self {
         debug_assert!(!prints.is_empty(), "a fingerprinter has at least one key");
-        Self { prints, names }
+        Self(Arc::new(Parts { prints, names }))
     }
 
     /// The print to store: the one under the current key.
     pub fn current(&self) -> &Print {
-        &self.prints[0]
+        &self.0.prints[0]
     }
 
     /// The print under one key version.
     pub fn under(&self, version: u32) -> Option<&Print> {
-        self.prints.iter().find(|print| print.version == version)
+        self.0.prints.iter().find(|print| print.version == version)
+    }
+
+    /// What it takes in memory, roughly, for whoever keeps many.
+    pub fn bytes(&self) -> usize {
+        let prints = self.0.prints.iter().map(|print| size_of::<Print>() + print.paths.encode().len());
+        prints.sum::<usize>() + self.0.names.bytes()
     }
 
     /// Compares with a stored print, under the version of the stored one.
@@ -106,7 +116,7 @@ impl Fingerprint {
     fn name(&self, mut leaves: Vec<usize>, complete: &mut bool) -> Vec<String> {
         leaves.sort_unstable();
         let mut names: Vec<String> =
-            leaves.into_iter().map(|leaf| self.names.show(leaf, NAME_CHARS_MAX)).collect();
+            leaves.into_iter().map(|leaf| self.0.names.show(leaf, NAME_CHARS_MAX)).collect();
         names.dedup();
         *complete &= names.len() <= NAMES_MAX;
         names.truncate(NAMES_MAX);
@@ -116,7 +126,7 @@ impl Fingerprint {
 
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fingerprint").field("prints", &self.prints).finish_non_exhaustive()
+        f.debug_struct("Fingerprint").field("prints", &self.0.prints).finish_non_exhaustive()
     }
 }
 

@@ -2,7 +2,7 @@ use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use siphasher::sip::SipHasher24;
+use siphasher::sip::SipHasher13;
 
 use super::canonical::Canonical;
 use super::error::Error;
@@ -47,8 +47,8 @@ impl fmt::Debug for HashKey {
 pub(super) struct Keyed {
     pub(super) version: u32,
     mac: Hmac<Sha256>,
-    path: SipHasher24,
-    value: SipHasher24,
+    path: SipHasher13,
+    value: SipHasher13,
 }
 
 impl Keyed {
@@ -56,8 +56,8 @@ impl Keyed {
         let mac = Hmac::<Sha256>::new_from_slice(&key.secret).expect("HMAC takes keys of any length");
         Self {
             version: key.version,
-            path: SipHasher24::new_with_key(&derive(&mac, b"semel path digest 1")),
-            value: SipHasher24::new_with_key(&derive(&mac, b"semel value digest 2")),
+            path: SipHasher13::new_with_key(&derive(&mac, b"semel path digest 2")),
+            value: SipHasher13::new_with_key(&derive(&mac, b"semel value digest 3")),
             mac,
         }
     }

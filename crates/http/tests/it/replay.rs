@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, Request};
 use http_body::Frame;
 use semel_core::fingerprint::Pointers;
 use semel_core::policy::Redaction;
-use semel_core::{Keyring, Operation, Policy, Scope};
+use semel_core::{EffectStore, Keyring, Operation, Policy, Scope};
 use semel_http::Op;
 use semel_testkit::Verb;
 use tower::ServiceExt;
@@ -223,6 +223,39 @@ async fn the_same_json_in_other_clothes_is_a_replay_and_another_value_is_refused
     let mut elsewhere = of(r#"{"amount":1,"to":"a"}"#, "a");
     *elsewhere.uri_mut() = "/charges?eu=2".parse().unwrap();
     assert_eq!(send(&app, elsewhere).await.document()["changed"], serde_json::json!(["query"]));
+    assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test]
+async fn a_request_replayed_lately_is_still_told_from_another_in_each_of_its_parts() {
+    // G-6
+    let world = World::new();
+    let route = open_route().fingerprint_headers([HeaderName::from_static("x-account")]).build().unwrap();
+    let app = world.counting(route);
+    let first = || {
+        let mut request = post("k1", r#"{"amount":1}"#);
+        request.headers_mut().insert("x-account", "a".parse().unwrap());
+        request
+    };
+    let with = |name: &'static str, value: &str| {
+        let mut request = first();
+        request.headers_mut().insert(name, value.parse().unwrap());
+        request
+    };
+    assert_eq!(send(&app, first()).await.status, 201);
+    for turn in 0..3 {
+        assert!(send(&app, first()).await.replayed(), "{turn}");
+        let mut elsewhere = first();
+        *elsewhere.uri_mut() = "/charges?eu=2".parse().unwrap();
+        let mut body = post("k1", r#"{"amount":2}"#);
+        body.headers_mut().insert("x-account", "a".parse().unwrap());
+        let others = [elsewhere, body, with("x-account", "b"), with("content-type", "text/plain")];
+        for (at, other) in others.into_iter().enumerate() {
+            assert_eq!(send(&app, other).await.status, 422, "{turn} {at}");
+        }
+        assert!(send(&app, first()).await.replayed(), "{turn}");
+        world.store.rotate_hash_key().await.unwrap();
+    }
     assert_eq!(world.effects(), 1);
 }
 

@@ -52,6 +52,6 @@ fn the_fingerprint_of_a_known_request_never_changes() {
     assert_eq!(hex(&print.digest), "93158c7408e278c03a7dbd40736f64c67311a5b90b0cb393a5efd78e9bbb9a6a");
     assert_eq!(
         hex(print.paths.encode()),
-        "0100e846d13f5eb1e0ed45ce3f461e6f7ea651478fa38fc26b152f3e052d08e9bf5fe35b67c70ac22bc0b4f5a78344b87ea332eb6f41c9d7b02040d16450680a0b9cd7ca55f252df82ab"
+        "0100ebcbe101410d4cffb7372917fba1a6073914af1005bd9f5d14fa553d73b9054dc40439931e8227020432f2d9969f3f12e0fced4925cc8144b744b42bc9a2b51f18310473cf74c713"
     );
 }
