@@ -102,8 +102,14 @@ where
         return Err(Problem::new(Kind::KeyNotUsable).detail(why).into());
     }
     let keys = shared.keys.get(&shared.once).await;
-    let blind = tenant::Hasher::blind();
-    let hasher = keys.as_ref().map_or(&blind, |loaded| &loaded.hasher);
+    let blind;
+    let hasher = match &keys {
+        Ok(loaded) => &loaded.hasher,
+        Err(_) => {
+            blind = tenant::Hasher::blind();
+            &blind
+        }
+    };
     let asked = tenant_of(route, head, hasher).await;
     if asked == tenant::Answer::Undeclared {
         return Err(undeclared().into());
@@ -116,7 +122,7 @@ where
     if age == Age::Expired {
         return Err(Problem::new(Kind::KeyExpired).into());
     }
-    if blind.guessed() {
+    if hasher.guessed() {
         // Also where outages are open: under another name it would have other derived keys.
         return Err(Problem::new(Kind::StoreUnavailable).retry_after(DEFAULTS.retry_after_min).into());
     }
