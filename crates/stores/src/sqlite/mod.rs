@@ -19,14 +19,17 @@
 
 mod connect;
 mod error;
+pub mod fence;
 mod job;
 mod keeper;
 mod migrate;
+pub mod outbox;
 mod place;
 mod queue;
 mod reader;
 mod row;
 mod shared;
+pub mod tx;
 mod witness;
 mod work;
 mod writer;
@@ -282,7 +285,7 @@ impl EffectStore for SqliteStore {
             engine: "sqlite",
             clock: ClockSource::Host,
             durability: Durability::Disk,
-            same_transaction: false,
+            same_transaction: true,
             time_precision: Duration::from_micros(1),
         }
     }
