@@ -14,12 +14,20 @@ use crate::migrate::{Applied, Migration, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "operations",
-    sql: include_str!("../../migrations/postgres/0001_operations.sql"),
-    minimum_reader: 1,
-}];
+static MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "operations",
+        sql: include_str!("../../migrations/postgres/0001_operations.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/postgres/0002_outbox.sql"),
+        minimum_reader: 1,
+    },
+];
 
 /// What the server says before anything of ours is there.
 struct Server {
@@ -119,8 +127,10 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
             (&reader, Type::INT4),
         ];
         live.query(options.call_timeout, sql::APPLY, &params).await?;
-        if migration.version == 1 {
-            create(live, options, here.as_deref()).await?;
+        match migration.name {
+            "operations" => create(live, options, here.as_deref()).await?,
+            "outbox" => super::outbox::create(live, options.call_timeout, here.as_deref()).await?,
+            _ => {}
         }
         tracing::info!(version, name = migration.name, "applied a migration of the PostgreSQL store");
     }

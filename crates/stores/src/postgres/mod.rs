@@ -22,6 +22,7 @@ mod flight;
 mod horizon;
 mod migrate;
 mod options;
+pub mod outbox;
 mod pipeline;
 mod pool;
 mod row;
@@ -74,6 +75,8 @@ struct Shared {
     witness: Option<PathBuf>,
     sweep_from: sweep::Cursor,
     counts: batch::Counts,
+    /// How it was connected, for parts with connections of their own.
+    options: Options,
     is_closed: AtomicBool,
 }
 
@@ -150,6 +153,7 @@ impl Shared {
             witness: options.witness.clone(),
             sweep_from: sweep::Cursor::default(),
             counts: batch::Counts::default(),
+            options: options.clone(),
             is_closed: AtomicBool::new(false),
             connector,
             horizon,

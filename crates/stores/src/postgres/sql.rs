@@ -100,7 +100,7 @@ pub(super) fn begin(statement_ms: u128, lock_ms: u128) -> String {
     )
 }
 
-fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
+pub(super) fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
     assert!(sql.contains(rule), "a mutant breaks a rule that is not in the statement: {rule}");
     sql.replace(rule, without).into()
 }
