@@ -29,6 +29,7 @@ mod sql;
 mod step;
 mod sweep;
 mod tls;
+pub mod tx;
 mod verbs;
 mod witness;
 

@@ -2,11 +2,14 @@
 
 mod batches;
 mod crash;
+mod joined;
+mod lost_commit;
 mod proxy;
 mod reach;
 mod restored;
 mod rig;
 mod schema;
+mod sqlx_joined;
 mod standby;
 mod sweeping;
 
