@@ -20,7 +20,7 @@ use crate::outcome::{Body, Outcome};
 use crate::policy::DEFAULTS;
 use crate::record::{Moment, Record, Verb};
 use crate::verbs::Complete;
-use crate::{Key, Operation, Policy, Scope, mutant};
+use crate::{Key, Operation, OperationId, Policy, Scope, mutant};
 
 /// A wish to run once in a transaction: everything but the database. Make one per attempt; its nonce is
 /// what tells the attempt from others.
@@ -116,6 +116,24 @@ pub struct Work {
     replaces: Option<Holder>,
 }
 
+/// Proof that the transaction of an operation has committed. Made by the store that saw it, and by nobody else.
+#[must_use = "it is the answer's right to be called a success"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed(OperationId);
+
+impl Committed {
+    /// For stores: the COMMIT was answered, or found to have been applied.
+    #[doc(hidden)]
+    pub fn seen(operation: OperationId) -> Self {
+        Self(operation)
+    }
+
+    /// Which operation.
+    pub fn operation(&self) -> OperationId {
+        self.0
+    }
+}
+
 /// Decides from the record that is there, read under the operation's lock.
 pub fn begin(request: &Request, current: Option<&Record>, at: Moment) -> Begun {
     let step = request.decide(current, at);
@@ -147,6 +165,12 @@ impl Work {
     /// Which attempt at the operation this is, from 1.
     pub fn attempt(&self) -> u32 {
         self.record.attempts
+    }
+
+    /// The record of the running attempt, for a store that writes it at once: if the caller then commits
+    /// without having finished, there is a claim that lapses, and not an effect that nobody knows of.
+    pub fn in_progress(&self) -> &Record {
+        &self.record
     }
 
     /// Whose record must still be there, unchanged, when this one is written; `None`: no record at all.

@@ -16,6 +16,58 @@ CREATE TABLE semel_fence (
     CONSTRAINT semel_fence_resource PRIMARY KEY (resource)
 );
 
+-- A new token for a resource, larger than all before. Take it in a transaction of its own, before the work.
+CREATE FUNCTION semel_lease(resource text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF resource IS NULL OR octet_length(resource) NOT BETWEEN 1 AND 512 THEN
+        RAISE EXCEPTION 'a resource has a name of 1 to 512 bytes' USING ERRCODE = 'SM004';
+    END IF;
+    RETURN nextval('semel_fence_token');
+END
+$$;
+
+-- What was last, under the lock of the resource, and the largest token that was given. Remembers `token` unless
+-- it is smaller than the last or was never given.
+CREATE FUNCTION semel_fence_look(resource text, token bigint, OUT last bigint, OUT newest bigint)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+BEGIN
+    SELECT CASE WHEN s.is_called THEN s.last_value ELSE 0 END INTO newest FROM semel_fence_token AS s;
+    IF token > newest THEN
+        RETURN;
+    END IF;
+    LOOP
+        SELECT f.last_token INTO last FROM semel_fence AS f WHERE f.resource = resource FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO semel_fence (resource, last_token, passed_at) VALUES (resource, token, semel_now())
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END LOOP;
+    IF token > last THEN
+        UPDATE semel_fence AS f SET last_token = token, passed_at = semel_now() WHERE f.resource = resource;
+    END IF;
+END
+$$;
+
+-- Passes the fence in the transaction of the write, or fails it.
+CREATE FUNCTION semel_pass(resource text, token bigint) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    seen record;
+BEGIN
+    SELECT * INTO seen FROM semel_fence_look(resource, token);
+    IF token IS NULL OR token > seen.newest THEN
+        RAISE EXCEPTION 'no lease gave the token %; the newest is %', token, seen.newest USING ERRCODE = 'SM007';
+    ELSIF token < seen.last THEN
+        RAISE EXCEPTION 'token % of % was overtaken by %', token, resource, seen.last
+            USING ERRCODE = 'SM006', HINT = 'roll back; what it was about to write is out of date';
+    END IF;
+END
+$$;
+
 -- The server's time as everything here counts it.
 CREATE FUNCTION semel_now() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;

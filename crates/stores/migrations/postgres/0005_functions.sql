@@ -296,6 +296,44 @@ BEGIN
 END
 $$;
 
+-- Writes messages that were checked, one array per column, in the order they are to be published. Those whose time has
+-- not come are kept apart.
+CREATE FUNCTION semel_enqueue_all(
+    ids text[], topics text[], keys text[], headers text[], content_types text[], payloads bytea[],
+    correlations text[], causations text[], trace_parents text[], due bigint[]
+) RETURNS bigint
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    now_us bigint := semel_now();
+BEGIN
+    IF EXISTS (SELECT FROM unnest(due) AS d WHERE d > now_us) THEN
+        INSERT INTO semel_outbox_delayed
+            (id, topic, key, headers, content_type, payload, correlation, causation, trace_parent, deliver_after)
+        SELECT m.id::uuid, m.topic, m.key, m.headers, m.content_type, m.payload, m.correlation, m.causation,
+            m.trace_parent, m.due
+        FROM unnest(
+            ids, topics, keys, headers, content_types, payloads, correlations, causations, trace_parents, due
+        ) WITH ORDINALITY AS m (
+            id, topic, key, headers, content_type, payload, correlation, causation, trace_parent, due, place
+        )
+        WHERE m.due > now_us
+        ORDER BY m.place;
+    END IF;
+    INSERT INTO semel_outbox
+        (id, topic, key, headers, content_type, payload, correlation, causation, trace_parent, deliver_after)
+    SELECT m.id::uuid, m.topic, m.key, m.headers, m.content_type, m.payload, m.correlation, m.causation,
+        m.trace_parent, m.due
+    FROM unnest(
+        ids, topics, keys, headers, content_types, payloads, correlations, causations, trace_parents, due
+    ) WITH ORDINALITY AS m (
+        id, topic, key, headers, content_type, payload, correlation, causation, trace_parent, due, place
+    )
+    WHERE (m.due > now_us) IS NOT TRUE
+    ORDER BY m.place;
+    RETURN cardinality(ids);
+END
+$$;
+
 -- Writes a message in this transaction, to be published if and only if it commits; gives its id. Messages of
 -- one key keep their order if they are written while holding a lock of that key.
 CREATE FUNCTION semel_enqueue(
@@ -344,15 +382,49 @@ BEGIN
             6, get_byte(uuid_send(gen_random_uuid()), 6) & 15 | 112
         ), 'hex')::uuid;
     END IF;
-    IF due > now_us THEN
-        INSERT INTO semel_outbox_delayed
-            (id, topic, key, headers, content_type, payload, correlation, causation, trace_parent, deliver_after)
-        VALUES (id, topic, key, lines, content_type, payload, correlation, causation, trace_parent, due);
-    ELSE
-        INSERT INTO semel_outbox
-            (id, topic, key, headers, content_type, payload, correlation, causation, trace_parent, deliver_after)
-        VALUES (id, topic, key, lines, content_type, payload, correlation, causation, trace_parent, due);
-    END IF;
+    PERFORM semel_enqueue_all(
+        ARRAY[id::text], ARRAY[topic], ARRAY[key], ARRAY[lines], ARRAY[content_type], ARRAY[payload],
+        ARRAY[correlation], ARRAY[causation], ARRAY[trace_parent], ARRAY[due]
+    );
     RETURN id;
+END
+$$;
+
+-- Takes a message into the ledger of a group, in the transaction of its effect. The result is one of
+--   new        apply it, then COMMIT, then acknowledge it
+--   duplicate  it was applied before; acknowledge it
+--   conflict   another message had this id: acknowledge neither; look who gives the same id twice
+--   aside      it was set aside and waits for an operator
+--   open       a call for it began elsewhere and its result is not known
+-- A second delivery at the same time waits for the first, and then is what that made of it.
+CREATE FUNCTION semel_consume(consumer text, source text, message_id text, payload bytea) RETURNS text
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_variable
+DECLARE
+    old record;
+BEGIN
+    IF consumer IS NULL OR source IS NULL OR message_id IS NULL OR message_id = '' OR payload IS NULL THEN
+        RAISE EXCEPTION 'a message has a group, a source, an id of its producer and a payload' USING ERRCODE = 'SM004';
+    END IF;
+    LOOP
+        INSERT INTO semel_inbox (handled_at, batch, size, state, grp, source, id, hash)
+        VALUES (
+            semel_now(), nextval('semel_inbox_batch_number'), octet_length(payload), 2, consumer, source, message_id,
+            sha256(payload)
+        )
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN
+            RETURN 'new';
+        END IF;
+        SELECT i.state, i.hash INTO old
+        FROM semel_inbox AS i
+        WHERE i.grp = consumer AND i.source = source AND i.id = message_id;
+        -- Else it was swept just now: try again.
+        EXIT WHEN FOUND;
+    END LOOP;
+    IF old.hash <> sha256(payload) THEN
+        RETURN 'conflict';
+    END IF;
+    RETURN (ARRAY['open', 'duplicate', 'aside'])[old.state];
 END
 $$;

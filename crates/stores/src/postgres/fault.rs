@@ -146,7 +146,7 @@ pub(super) fn classify(code: &str) -> (Kind, &'static str) {
         "22021" | "22P05" => {
             (Kind::Misconfigured, ": a name cannot be kept as text here; use a database with encoding UTF8")
         }
-        "SM001" | "SM003" => (Kind::Misconfigured, ""),
+        "SM001" | "SM003" | "SM004" => (Kind::Misconfigured, ""),
         "SM002" => (Kind::Busy, ": roll back and try the whole transaction again"),
         "25P02" => (Kind::Misconfigured, ": an error before it was ignored; nothing was committed"),
         "XX001" | "XX002" => (Kind::Damaged, ": the server found damaged data; restore from a backup"),

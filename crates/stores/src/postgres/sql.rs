@@ -28,6 +28,8 @@ pub(super) const SERVER: &str = include_str!("sql/server.sql");
 pub(super) const SUBJECT: &str = include_str!("sql/subject.sql");
 pub(super) const SUBJECT_OPEN: &str = include_str!("sql/subject_open.sql");
 
+pub(super) const FENCE_LEASE: &str = include_str!("sql/fence_lease.sql");
+pub(super) const FENCE_LOOK: &str = include_str!("sql/fence_look.sql");
 pub(super) const RESOLVE: &str = include_str!("sql/tx_resolve.sql");
 
 const BEGIN: &str = include_str!("sql/begin.sql");
@@ -36,6 +38,7 @@ const COMPLETE: &str = include_str!("sql/complete.sql");
 const FRESH: &str = include_str!("sql/fresh.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
+const TX_ENQUEUE: &str = include_str!("sql/tx_enqueue.sql");
 const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");
 const TX_FINISH: &str = include_str!("sql/tx_finish.sql");
 
@@ -106,7 +109,16 @@ const UNLOCKED: &str = "(SELECT true, semel_now(), nextval('semel_token'), o.xmi
         jsonb_build_object(encode($1, 'hex'), encode($2, 'hex'))::text, true)) AS joined \
     LEFT JOIN semel_operation AS o ON o.id = $1)";
 
-pub(super) fn tx_finish() -> Cow<'static, str> {
+pub(super) fn tx_finish(messages: usize) -> Cow<'static, str> {
+    let finish = tx_finish_alone();
+    match messages {
+        0 => finish,
+        _ if mutant::on("joined-messages-lost") => finish,
+        _ => format!("{finish}{TX_ENQUEUE}").into(),
+    }
+}
+
+fn tx_finish_alone() -> Cow<'static, str> {
     if mutant::on("joined-replaces-unchecked") {
         let anything = "(SELECT xmin::text::bigint FROM semel_operation WHERE id = $15), \
             (SELECT token FROM semel_operation WHERE id = $15), \

@@ -2,6 +2,7 @@
 
 mod batches;
 mod crash;
+mod fences;
 mod joined;
 mod lost_commit;
 mod proxy;

@@ -27,7 +27,8 @@
 //! };
 //! transaction.execute("UPDATE account SET cents = cents - 2000 WHERE name = 'alice'", &[]).await?;
 //! let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &[]).await?;
-//! tx::commit(transaction, finished, async |lost| tx::resolve(other, lost, tx::PATIENCE).await).await?;
+//! let resolve = async |lost| tx::resolve(other, lost, tx::PATIENCE).await;
+//! let _committed = tx::commit(transaction, finished, resolve).await?;
 //! # Ok(())
 //! # }
 //! ```
@@ -43,6 +44,7 @@
 //! and the whole transaction is to be tried again. Such errors are [retryable](Error::is_retryable).
 
 mod driver;
+pub mod fence;
 #[cfg(feature = "sqlx-postgres")]
 mod sqlx;
 mod value;
@@ -53,7 +55,7 @@ use std::time::Duration;
 use semel_core::claim::Claim;
 use semel_core::clock::{Timestamp, micros};
 use semel_core::error::{Error, Kind};
-use semel_core::joined::{self, Call};
+use semel_core::joined::{self, Call, Committed};
 use semel_core::record::{self, Moment, Record};
 use semel_core::{Message, Nonce, Operation, OperationId, Outcome, Refusal, Token, attempt, mutant};
 
@@ -199,7 +201,11 @@ pub async fn finish(
         Value::Int8(replaces.map(|holder| holder.token.0 as i64)),
         Value::Bytea(replaces.as_ref().map(|holder| &holder.nonce.as_bytes()[..])),
     ]);
-    let rows = connection.ask(&sql::tx_finish(), &values).await.map_err(|fault| fault.error())?;
+    if !messages.is_empty() && !mutant::on("joined-messages-lost") {
+        values.extend(message_columns(messages));
+    }
+    let rows =
+        connection.ask(&sql::tx_finish(messages.len()), &values).await.map_err(|fault| fault.error())?;
     let nested = there(rows.first().ok_or_else(no_row)?.bool(0)?, "nested")?;
     Ok(Finished { operation: holder.operation, nonce: holder.nonce, nested })
 }
@@ -217,18 +223,19 @@ pub async fn commit<F>(
     transaction: impl Commits,
     finished: Finished,
     resolve: impl FnOnce(Finished) -> F,
-) -> Result<(), Error>
+) -> Result<Committed, Error>
 where
     F: Future<Output = Result<Fate, Error>>,
 {
-    if finished.nested {
+    let committed = Committed::seen(finished.operation);
+    if finished.nested && !mutant::on("joined-savepoint-ignored") {
         return Err(Error::new(
             Kind::Misconfigured,
             "the operation was finished inside a savepoint, which may still be rolled back without it; \
              finish it at the level of the transaction",
         ));
     }
-    let Err(fault) = transaction.commit().await else { return Ok(()) };
+    let Err(fault) = transaction.commit().await else { return Ok(committed) };
     if !fault.broken {
         return Err(fault.error());
     }
@@ -236,7 +243,7 @@ where
         return Err(fault.error());
     }
     match resolve(finished).await {
-        Ok(Fate::Committed) => Ok(()),
+        Ok(Fate::Committed) => Ok(committed),
         Ok(Fate::NotCommitted) => Err(fault.error()),
         Err(error) => {
             tracing::warn!(operation = %finished.operation, %error, "a commit could not be resolved");
@@ -303,5 +310,33 @@ fn columns<'a>(record: &'a Record, id: &'a OperationId, history: Option<&'a [u8]
         Value::Text(record.subject.as_deref()),
         Value::Bytea(record.outcome.as_deref()),
         Value::Bytea(history),
+    ]
+}
+
+/// Messages column by column, as `semel_enqueue_all` takes them.
+fn message_columns(messages: &[Message]) -> [Value<'_>; 10] {
+    fn texts<'a>(messages: &'a [Message], of: impl Fn(&'a Message) -> Option<&'a str>) -> Value<'a> {
+        Value::Texts(messages.iter().map(|message| of(message).map(Into::into)).collect())
+    }
+    let lines = |message: &Message| {
+        message
+            .headers
+            .iter()
+            .map(|header| format!("{}: {}\n", header.name, header.value))
+            .collect::<String>()
+    };
+    [
+        Value::Texts(messages.iter().map(|message| Some(message.id.to_string().into())).collect()),
+        texts(messages, |message| Some(message.topic.as_str())),
+        texts(messages, |message| message.key.as_deref()),
+        Value::Texts(messages.iter().map(|message| Some(lines(message).into())).collect()),
+        texts(messages, |message| Some(&message.content_type)),
+        Value::Byteas(messages.iter().map(|message| &message.payload[..]).collect()),
+        texts(messages, |message| message.correlation.as_deref()),
+        texts(messages, |message| message.causation.as_deref()),
+        texts(messages, |message| message.trace_parent.as_deref()),
+        Value::Int8s(
+            messages.iter().map(|message| message.deliver_after.map(Timestamp::as_micros)).collect(),
+        ),
     ]
 }

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Decode, Executor, PgConnection, Postgres, Row, Transac
 
 use super::super::fault::Fault;
 use super::super::row::Cells;
-use super::driver::{COMMIT, Ends, Speaks};
+use super::driver::{Ends, Speaks, ending};
 use super::value::{Value, inline};
 
 impl Speaks for &mut PgConnection {
@@ -34,7 +34,7 @@ impl Speaks for &mut PgConnection {
 impl Ends for Transaction<'_, Postgres> {
     async fn commit(mut self) -> Result<(), Fault> {
         // Dropping it afterwards has sqlx send a ROLLBACK that finds nothing to roll back; nobody waits for it.
-        (*self).execute(COMMIT).await.map(drop).map_err(|error| fault(&error))
+        (*self).execute(ending()).await.map(drop).map_err(|error| fault(&error))
     }
 }
 

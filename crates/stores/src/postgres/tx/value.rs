@@ -1,5 +1,6 @@
 //! Values for a statement, whichever driver takes them.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::Write as _;
 
@@ -14,6 +15,9 @@ pub(super) enum Value<'a> {
     Int8(Option<i64>),
     Bytea(Option<&'a [u8]>),
     Text(Option<&'a str>),
+    Int8s(Vec<Option<i64>>),
+    Byteas(Vec<&'a [u8]>),
+    Texts(Vec<Option<Cow<'a, str>>>),
 }
 
 impl Value<'_> {
@@ -24,6 +28,9 @@ impl Value<'_> {
             Self::Int8(_) => Type::INT8,
             Self::Bytea(_) => Type::BYTEA,
             Self::Text(_) => Type::TEXT,
+            Self::Int8s(_) => Type::INT8_ARRAY,
+            Self::Byteas(_) => Type::BYTEA_ARRAY,
+            Self::Texts(_) => Type::TEXT_ARRAY,
         }
     }
 
@@ -45,10 +52,31 @@ impl Value<'_> {
                 write_hex(out, text.as_bytes());
                 write!(out, "', 'UTF8')")
             }
+            Self::Int8s(list) => {
+                return write_list(out, "int8[]", list.iter().map(|item| Value::Int8(*item)));
+            }
+            Self::Byteas(list) => {
+                return write_list(out, "bytea[]", list.iter().map(|item| Value::Bytea(Some(item))));
+            }
+            Self::Texts(list) => {
+                return write_list(out, "text[]", list.iter().map(|item| Value::Text(item.as_deref())));
+            }
             Self::Int8(None) | Self::Bytea(None) | Self::Text(None) => write!(out, "NULL::{name}"),
         };
         written.expect("a string takes everything");
     }
+}
+
+fn write_list<'v>(out: &mut String, name: &str, items: impl Iterator<Item = Value<'v>>) {
+    out.push_str("ARRAY[");
+    for (at, item) in items.enumerate() {
+        if at > 0 {
+            out.push_str(", ");
+        }
+        item.write_literal(out);
+    }
+    out.push_str("]::");
+    out.push_str(name);
 }
 
 fn write_hex(out: &mut String, bytes: &[u8]) {
@@ -81,6 +109,9 @@ impl ToSql for Value<'_> {
             Self::Int8(number) => number.to_sql(ty, out),
             Self::Bytea(bytes) => bytes.to_sql(ty, out),
             Self::Text(text) => text.to_sql(ty, out),
+            Self::Int8s(list) => list.to_sql(ty, out),
+            Self::Byteas(list) => list.to_sql(ty, out),
+            Self::Texts(list) => list.to_sql(ty, out),
         }
     }
 
@@ -101,5 +132,13 @@ mod tests {
         let text = inline("SELECT $1, $2, $3, $1", &values);
         let hex = "convert_from('\\x273b2044524f50205441424c4520783b202d2d2432', 'UTF8')";
         assert_eq!(text, format!("SELECT {hex}, (-7)::int8, NULL::bytea, {hex}"));
+        let lists = [
+            Value::Texts(vec![Some("a".into()), None]),
+            Value::Int8s(vec![Some(1)]),
+            Value::Byteas(vec![b"z"]),
+        ];
+        let text = inline("SELECT $1, $2, $3", &lists);
+        let first = "ARRAY[convert_from('\\x61', 'UTF8'), NULL::text]::text[]";
+        assert_eq!(text, format!("SELECT {first}, ARRAY[(1)::int8]::int8[], ARRAY['\\x7a'::bytea]::bytea[]"));
     }
 }

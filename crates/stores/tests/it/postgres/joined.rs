@@ -62,7 +62,7 @@ async fn pay(client: &mut Client, other: &Client, call: &Call) -> Option<String>
             let answer = format!("paid by attempt {}", running.attempt());
             let finished = tx::finish(&transaction, running, &Outcome::text(&answer), &[]).await.unwrap();
             let resolve = async |lost| tx::resolve(other, lost, tx::PATIENCE).await;
-            tx::commit(transaction, finished, resolve).await.unwrap();
+            let _ = tx::commit(transaction, finished, resolve).await.unwrap();
             Some(answer)
         }
         Begun::Replay(outcome) => Some(String::from_utf8(outcome.body_bytes().unwrap().to_vec()).unwrap()),
@@ -135,7 +135,7 @@ fn a_duplicate_is_refused_at_once_while_the_first_is_open() {
         assert_eq!(store.get(wish.operation().id()).await.unwrap(), None, "nobody sees it before the commit");
         assert_eq!(payments(&database).await, 0);
 
-        tx::commit(open, finished, async |_| unreachable!("its answer came")).await.unwrap();
+        let _ = tx::commit(open, finished, async |_| unreachable!("its answer came")).await.unwrap();
         let after = second.transaction().await.unwrap();
         assert_eq!(replayed(tx::begin(&after, &wish.again()).await.unwrap()), "paid");
     });
@@ -163,16 +163,20 @@ async fn race(database: &Database, url: &str, rivals: usize) {
     let (_store, prints) = shop(database).await;
     let wish = call(&prints, "k-1", "20 euro");
     let (url, barrier) = (Arc::new(url.to_owned()), Arc::new(tokio::sync::Barrier::new(rivals)));
+    let other = Arc::new(rig::client(&url).await);
     let racing: Vec<_> = (0..rivals)
         .map(|_| {
             let (url, barrier, wish) = (url.clone(), barrier.clone(), wish.clone());
+            let other = other.clone();
             tokio::spawn(async move {
-                let (mut client, other) = (rig::client(&url).await, rig::client(&url).await);
+                let mut client = rig::client(&url).await;
                 barrier.wait().await;
                 loop {
                     if let Some(answer) = pay(&mut client, &other, &wish.again()).await {
                         return answer;
                     }
+                    // Another runs: leave it some of the machine.
+                    tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             })
         })
@@ -193,7 +197,7 @@ fn fifty_duplicates_at_once_make_one_effect() {
 #[test]
 fn duplicates_through_a_pooler_make_one_effect() {
     let Some(pooler) = rig::named("SEMEL_TEST_PGBOUNCER") else { return };
-    with_database(async |database| race(&database, &database.through(&pooler), 20).await);
+    with_database(async |database| race(&database, &database.through(&pooler), 8).await);
 }
 
 // G-30: what is written depends on what was read, whoever changed it.
@@ -281,7 +285,7 @@ fn a_rollback_to_after_the_beginning_keeps_the_operation() {
         effect.execute("INSERT INTO payment (who) VALUES (NULL)", &[]).await.unwrap_err();
         effect.rollback().await.unwrap();
         let finished = tx::finish(&transaction, running, &Outcome::text("refused"), &[]).await.unwrap();
-        tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
+        let _ = tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
         assert_eq!(payments(&database).await, 0);
         let transaction = client.transaction().await.unwrap();
         assert_eq!(replayed(tx::begin(&transaction, &wish.again()).await.unwrap()), "refused");

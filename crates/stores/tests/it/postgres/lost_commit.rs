@@ -33,7 +33,7 @@ fn a_commit_that_was_applied_is_a_success_though_its_answer_was_lost() {
         let other = database.client().await;
         proxy.cut_next(Cut::Answers);
         let resolve = async |lost| tx::resolve(&other, lost, tx::PATIENCE).await;
-        tx::commit(transaction, finished, resolve).await.unwrap();
+        let _ = tx::commit(transaction, finished, resolve).await.unwrap();
         assert_eq!(payments(&database).await, 1);
         assert_eq!(tx::resolve(&other, finished, tx::PATIENCE).await.unwrap(), Fate::Committed);
     });
@@ -95,7 +95,7 @@ fn a_commit_is_not_resolved_inside_a_transaction_that_looks_back() {
         let level = tokio_postgres::IsolationLevel::RepeatableRead;
         let old = other.build_transaction().isolation_level(level).start().await.unwrap();
         old.query("SELECT count(*) FROM payment", &[]).await.unwrap();
-        tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
+        let _ = tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
         let error = tx::resolve(&old, finished, tx::PATIENCE).await.unwrap_err();
         assert!(!error.is_retryable(), "{error:?}");
         drop(old);
@@ -131,7 +131,8 @@ fn an_operation_costs_two_round_trips() {
             let running = run(tx::begin(&transaction, &call(&prints, "k-1", "x")).await.unwrap());
             transaction.batch_execute(effect).await.unwrap();
             let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &[]).await.unwrap();
-            tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
+            let _ =
+                tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
         });
         assert_eq!(joined.await, 3 + 2);
     });

@@ -141,7 +141,7 @@ fn the_tables_live_in_the_first_schema_of_the_search_path() {
 fn a_table_that_went_missing_is_a_matter_of_the_schema() {
     with_database(async |database| {
         let store = connect(&database.url()).await;
-        database.run("DROP TABLE semel_operation").await;
+        database.run("DROP TABLE semel_operation CASCADE").await;
         let error = store.claim(&request("no-table")).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Schema, "{error}");
         assert!(!error.outcome_is_unknown());

@@ -25,7 +25,7 @@ async fn pay(pool: &PgPool, wish: &semel_core::joined::Call) -> Option<String> {
                 let mut other = pool.acquire().await.unwrap();
                 tx::resolve(&mut *other, lost, tx::PATIENCE).await
             };
-            tx::commit(transaction, finished, resolve).await.unwrap();
+            let _ = tx::commit(transaction, finished, resolve).await.unwrap();
             Some("paid with sqlx".into())
         }
         Begun::Replay(outcome) => Some(String::from_utf8(outcome.body_bytes().unwrap().to_vec()).unwrap()),
@@ -101,7 +101,7 @@ fn with_sqlx_an_operation_costs_two_round_trips_and_a_lost_commit_is_found() {
         let running = run(tx::begin(&mut *transaction, &call(&prints, "k-1", "x")).await.unwrap());
         transaction.execute(EFFECT).await.unwrap();
         let finished = tx::finish(&mut *transaction, running, &Outcome::text("paid"), &[]).await.unwrap();
-        tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
+        let _ = tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
         assert_eq!(proxy.turns() - before, 3 + 2, "BEGIN, effect, COMMIT, and two of ours");
         assert_eq!(tx::resolve(&mut other, finished, tx::PATIENCE).await.unwrap(), Fate::Committed);
 
@@ -111,7 +111,7 @@ fn with_sqlx_an_operation_costs_two_round_trips_and_a_lost_commit_is_found() {
         let finished = tx::finish(&mut *transaction, running, &Outcome::text("paid"), &[]).await.unwrap();
         proxy.cut_next(Cut::Answers);
         let resolve = async |lost| tx::resolve(&mut other, lost, tx::PATIENCE).await;
-        tx::commit(transaction, finished, resolve).await.unwrap();
+        let _ = tx::commit(transaction, finished, resolve).await.unwrap();
         assert_eq!(payments(&database).await, 2);
     });
 }
