@@ -8,6 +8,7 @@ mod demo;
 mod gateway;
 mod keys;
 mod log;
+mod migrate;
 mod shown;
 mod store;
 mod time;
@@ -51,6 +52,8 @@ enum Mode {
     CheckConfig(Box<config::check::Arguments>),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
+    /// Bring the tables of a store up to date, or print the SQL that would.
+    Migrate(migrate::Arguments),
     /// Prove or break the idempotency of an HTTP API, from outside, by counting effects.
     #[command(after_help = verify::HELP)]
     Verify(Box<verify::Arguments>),
@@ -64,6 +67,7 @@ async fn main() -> std::process::ExitCode {
         Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
         Mode::Store(arguments) => store::run(arguments).await,
+        Mode::Migrate(arguments) => migrate::run(arguments).await,
         Mode::Verify(arguments) => verify::run(*arguments).await,
     };
     match done {

@@ -13,4 +13,8 @@ pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use migrate::Missing;
 pub use open::open;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use open::plan;

@@ -24,21 +24,29 @@ pub async fn open(address: &str) -> Result<Arc<dyn EffectStore>, Error> {
     }
 }
 
+/// What the store an address names lacks of its schema. Changes nothing; [`open`] applies it.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub async fn plan(address: &str) -> Result<crate::Missing, Error> {
+    match address.split_once(':') {
+        None => refuse("the address of the store has no scheme"),
+        Some(("memory", _)) => refuse("`memory:` has no schema"),
+        #[cfg(feature = "sqlite")]
+        Some(("sqlite", rest)) => crate::sqlite::missing(&path_of(rest)?),
+        #[cfg(feature = "postgres")]
+        Some(("postgres" | "postgresql", _)) => {
+            crate::postgres::missing(crate::postgres::Options::new(address)).await
+        }
+        Some(_) => refuse("the scheme of the store's address is not known, or not in this build"),
+    }
+}
+
 fn refuse<T>(why: &str) -> Result<T, Error> {
     Err(Error::new(Kind::Misconfigured, format!("{why}; {FORMS}")))
 }
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
-    // `sqlite:data.db`, `sqlite:/var/lib/data.db` and `sqlite:///var/lib/data.db` all name a path.
-    let path = rest.strip_prefix("//").unwrap_or(rest);
-    match path {
-        "" => return refuse("`sqlite:` names no file"),
-        ":memory:" => return refuse("a database in memory is `memory:`"),
-        path if path.contains('?') => return refuse("`sqlite:` takes a path and no options after a `?`"),
-        _ => {}
-    }
-    let path = std::path::PathBuf::from(path);
+    let path = path_of(rest)?;
     let (opened, answer) = tokio::sync::oneshot::channel();
     // On a thread of its own: another process may hold the lock for a while, and the executor that
     // asks must not stand still.
@@ -46,6 +54,17 @@ async fn sqlite(rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
     match answer.await {
         Ok(store) => Ok(Arc::new(store?)),
         Err(_) => Err(Error::new(Kind::Closed, "opening the database was given up")),
+    }
+}
+
+#[cfg(feature = "sqlite")]
+fn path_of(rest: &str) -> Result<std::path::PathBuf, Error> {
+    // `sqlite:data.db`, `sqlite:/var/lib/data.db` and `sqlite:///var/lib/data.db` all name a path.
+    match rest.strip_prefix("//").unwrap_or(rest) {
+        "" => refuse("`sqlite:` names no file"),
+        ":memory:" => refuse("a database in memory is `memory:`"),
+        path if path.contains('?') => refuse("`sqlite:` takes a path and no options after a `?`"),
+        path => Ok(path.into()),
     }
 }
 

@@ -7,6 +7,7 @@ mod crash;
 mod engines;
 mod gateway;
 mod keys;
+mod languages;
 mod reconcile;
 mod verify;
 mod zoo;

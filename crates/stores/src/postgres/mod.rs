@@ -30,6 +30,7 @@ mod sql;
 mod step;
 mod sweep;
 mod tls;
+pub mod tx;
 mod verbs;
 mod witness;
 
@@ -50,6 +51,15 @@ use pool::Pool;
 
 /// At most this often the witness is written.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
+
+/// What the database of a store lacks. Changes nothing.
+pub(crate) async fn missing(options: Options) -> Result<crate::Missing, Error> {
+    options.check()?;
+    let address = options::Address::of(&options)?;
+    let connector = Connector::new(address, &options, Arc::new(Horizon::from(Seen::default())))?;
+    let live = connector.dial().await?;
+    migrate::missing(&live, &options, connector.place()).await
+}
 
 /// A store in PostgreSQL.
 pub struct PostgresStore {

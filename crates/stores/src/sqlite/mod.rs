@@ -95,6 +95,11 @@ impl Default for Options {
     }
 }
 
+/// What a file lacks of the schema. Changes nothing.
+pub(crate) fn missing(path: &Path) -> Result<crate::Missing, Error> {
+    migrate::missing(path)
+}
+
 /// A store in one SQLite file.
 ///
 /// Dropping it stops its threads soon; [`close`](Self::close) waits for them.

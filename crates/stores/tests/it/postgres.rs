@@ -3,11 +3,15 @@
 mod batches;
 mod crash;
 mod outbox;
+mod fences;
+mod joined;
+mod lost_commit;
 mod proxy;
 mod reach;
 mod restored;
 mod rig;
 mod schema;
+mod sqlx_joined;
 mod standby;
 mod sweeping;
 

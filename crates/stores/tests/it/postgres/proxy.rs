@@ -1,7 +1,7 @@
 //! A way to the server that can be cut at the worst moment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -30,6 +30,7 @@ pub(super) struct Proxy {
     url: String,
     next: Arc<AtomicU8>,
     happened: Arc<Notify>,
+    turns: Arc<AtomicU64>,
     listening: JoinHandle<()>,
     open: watch::Sender<bool>,
 }
@@ -42,15 +43,18 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let (next, happened) = (Arc::<AtomicU8>::default(), Arc::<Notify>::default());
         let (open, closed) = watch::channel(true);
+        let turns = Arc::<AtomicU64>::default();
         let (server, cut, notify) = (server.to_owned(), next.clone(), happened.clone());
+        let counted = turns.clone();
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (server, cut, notify, mut closed) =
                     (server.clone(), cut.clone(), notify.clone(), closed.clone());
+                let counted = counted.clone();
                 tokio::spawn(async move {
                     let Ok(server) = TcpStream::connect(server).await else { return };
                     tokio::select! {
-                        _ = carry(client, server, &cut, &notify) => {}
+                        _ = carry(client, server, &cut, &notify, &counted) => {}
                         _ = closed.wait_for(|open| !*open) => {}
                     }
                 });
@@ -58,7 +62,7 @@ impl Proxy {
         });
         // In the clear, so that what is carried is what was said.
         let url = format!("{user}@127.0.0.1:{port}/{database}?sslmode=disable");
-        Self { url, next, happened, listening, open }
+        Self { url, next, happened, turns, listening, open }
     }
 
     pub(super) fn url(&self) -> String {
@@ -67,6 +71,11 @@ impl Proxy {
 
     pub(super) fn cut_next(&self, cut: Cut) {
         self.next.store(cut as u8, Ordering::SeqCst);
+    }
+
+    /// How often the server has said that it waits for the client.
+    pub(super) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::SeqCst)
     }
 
     /// Waits until the cut was made.
@@ -84,13 +93,53 @@ impl Proxy {
     }
 }
 
-async fn carry(client: TcpStream, server: TcpStream, cut: &AtomicU8, happened: &Notify) -> Option<()> {
+/// Finds the ends of the server's turns in what it says, however it was cut into reads.
+#[derive(Default)]
+struct Turns {
+    head: Vec<u8>,
+    skip: usize,
+}
+
+impl Turns {
+    /// How many turns end in these bytes. Each message is a letter, four bytes of length that count
+    /// themselves, and so many bytes.
+    fn end_in(&mut self, mut bytes: &[u8]) -> u64 {
+        let mut ended = 0;
+        while !bytes.is_empty() {
+            let skipped = self.skip.min(bytes.len());
+            self.skip -= skipped;
+            bytes = &bytes[skipped..];
+            if let Some((byte, rest)) = bytes.split_first().filter(|_| self.skip == 0) {
+                self.head.push(*byte);
+                bytes = rest;
+            }
+            if let [letter, length @ ..] = &self.head[..]
+                && let Ok(length) = <[u8; 4]>::try_from(length)
+            {
+                ended += u64::from(*letter == b'Z');
+                self.skip = u32::from_be_bytes(length) as usize - 4;
+                self.head.clear();
+            }
+        }
+        ended
+    }
+}
+
+async fn carry(
+    client: TcpStream,
+    server: TcpStream,
+    cut: &AtomicU8,
+    happened: &Notify,
+    turns: &AtomicU64,
+) -> Option<()> {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let answers = async {
         let mut bytes = vec![0; 1 << 16];
+        let mut heard = Turns::default();
         loop {
             let read = from_server.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
+            turns.fetch_add(heard.end_in(&bytes[..read]), Ordering::SeqCst);
             if cut.load(Ordering::SeqCst) != ANSWERS_AWAITED {
                 to_client.write_all(&bytes[..read]).await.ok()?;
             } else if bytes[..read].ends_with(IDLE) {
