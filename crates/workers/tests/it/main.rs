@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod relay;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
