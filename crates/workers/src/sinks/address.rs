@@ -113,6 +113,10 @@ pub async fn open(address: &Address) -> Result<Arc<dyn Sink>, Trouble> {
         "stdout" => Ok(Arc::new(super::StdoutSink::new())),
         #[cfg(feature = "http")]
         "http" | "https" => Ok(Arc::new(super::HttpSink::new(address)?)),
+        #[cfg(feature = "nats")]
+        "nats" | "tls" => Ok(Arc::new(super::NatsSink::connect(address).await?)),
+        #[cfg(feature = "kafka")]
+        "kafka" => Ok(Arc::new(super::KafkaSink::connect(address).await?)),
         scheme => Err(Trouble::Unusable(format!("this build publishes to no `{scheme}:`"))),
     }
 }

@@ -15,6 +15,10 @@ mod address;
 #[cfg(feature = "http")]
 mod http;
 mod in_order;
+#[cfg(feature = "kafka")]
+mod kafka;
+#[cfg(feature = "nats")]
+mod nats;
 mod parcel;
 mod stdout;
 
@@ -29,6 +33,10 @@ pub use address::{Address, open};
 #[cfg(feature = "http")]
 pub use http::HttpSink;
 pub use in_order::in_order;
+#[cfg(feature = "kafka")]
+pub use kafka::KafkaSink;
+#[cfg(feature = "nats")]
+pub use nats::NatsSink;
 pub use parcel::{Format, Parcel, Stamp};
 pub use stdout::StdoutSink;
 

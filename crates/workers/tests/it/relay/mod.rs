@@ -105,7 +105,9 @@ impl Recorder {
     }
 
     async fn send(&self, parcel: &Parcel) -> Receipt {
-        tokio::time::sleep(self.takes).await;
+        if !self.takes.is_zero() {
+            tokio::time::sleep(self.takes).await;
+        }
         let asked = {
             let mut asked = self.asked.lock().unwrap();
             let count = asked.entry(parcel.id).or_default();
