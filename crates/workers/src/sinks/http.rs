@@ -95,10 +95,13 @@ impl HttpSink {
         let mut headers = HeaderMap::new();
         for (name, value) in &parcel.headers {
             if NOT_FOR_MESSAGES.contains(&name.as_str()) {
-                return Err(format!("its header `{name}` cannot be sent over HTTP: it belongs to the request"));
+                return Err(format!(
+                    "its header `{name}` cannot be sent over HTTP: it belongs to the request"
+                ));
             }
             let name = HeaderName::from_bytes(name.as_bytes()).map_err(|error| error.to_string())?;
-            headers.append(name, HeaderValue::from_bytes(value.as_bytes()).map_err(|error| error.to_string())?);
+            headers
+                .append(name, HeaderValue::from_bytes(value.as_bytes()).map_err(|error| error.to_string())?);
         }
         let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).map_err(|error| error.to_string());
         headers.insert(CONTENT_TYPE, value(&parcel.content_type)?);
@@ -107,7 +110,8 @@ impl HttpSink {
         let uri = format!("{}{}{}", self.before, parcel.topic, self.after);
         let mut request = Request::new(Full::new(parcel.body.clone()));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = uri.parse().map_err(|_| "its topic makes no URL of the sink's address".to_owned())?;
+        *request.uri_mut() =
+            uri.parse().map_err(|_| "its topic makes no URL of the sink's address".to_owned())?;
         *request.headers_mut() = headers;
         Ok(request)
     }
@@ -224,9 +228,9 @@ mod tests {
     use super::*;
 
     fn told(status: u16, headers: &[(&'static str, &str)], body: &str) -> Receipt {
-        let pairs = headers.iter().map(|(name, value)| {
-            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
-        });
+        let pairs = headers
+            .iter()
+            .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap()));
         receipt(StatusCode::from_u16(status).unwrap(), &pairs.collect(), body.as_bytes())
     }
 

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_nats::connection::State;
+use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{
     ContextBuilder, GetStreamByNameErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
 };
 use async_nats::jetstream::errors::{Error as ServerSaid, ErrorCode};
 use async_nats::jetstream::message::PublishMessage;
-use async_nats::jetstream::Context;
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap};
 use futures_util::TryStreamExt;
 use semel_core::outbox::{Facts, Lane, Term};
@@ -66,7 +66,9 @@ impl NatsSink {
                 }
             });
         match &address.user {
-            Some((user, Some(password))) => options = options.user_and_password(user.clone(), password.clone()),
+            Some((user, Some(password))) => {
+                options = options.user_and_password(user.clone(), password.clone())
+            }
             Some((token, None)) => options = options.token(token.clone()),
             None => {}
         }
@@ -74,7 +76,8 @@ impl NatsSink {
             let creds = std::fs::read_to_string(path)
                 .map_err(|error| Trouble::Unusable(format!("the credentials cannot be read: {error}")))?;
             let used = options.credentials(&creds);
-            options = used.map_err(|error| Trouble::Unusable(format!("the credentials make no sense: {error}")))?;
+            options =
+                used.map_err(|error| Trouble::Unusable(format!("the credentials make no sense: {error}")))?;
         }
         if address.scheme == "tls" {
             // The client takes the process's provider; a second call finds it there.
@@ -119,7 +122,9 @@ impl NatsSink {
             };
             // Zero means the server's default, which it fills in; so a zero here is none.
             if ours && !config.duplicate_window.is_zero() {
-                shortest = Some(shortest.map_or(config.duplicate_window, |so_far| so_far.min(config.duplicate_window)));
+                shortest = Some(
+                    shortest.map_or(config.duplicate_window, |so_far| so_far.min(config.duplicate_window)),
+                );
             }
         }
         Ok(shortest.map_or(Dedup::Receiver, Dedup::Window))
@@ -159,7 +164,9 @@ impl NatsSink {
             Ok(stream) => Ok(stream.cached_info().state.last_sequence),
             Err(error) => Err(match error.kind() {
                 GetStreamErrorKind::JetStream(said) if said.code() == 404 => missing(said.to_string()),
-                GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => missing(error.to_string()),
+                GetStreamErrorKind::EmptyName | GetStreamErrorKind::InvalidStreamName => {
+                    missing(error.to_string())
+                }
                 _ => Trouble::Down(format!("JetStream does not answer: {error}")),
             }),
         }
@@ -172,15 +179,16 @@ impl NatsSink {
             // Nobody answered: no stream, or no JetStream.
             PublishErrorKind::StreamNotFound => match self.context.stream_by_subject(subject).await {
                 Ok(stream) => failed(format!("the stream `{stream}` of `{subject}` does not answer now")),
-                Err(found) if found.kind() == GetStreamByNameErrorKind::NotFound => Receipt::Refused(format!(
-                    "no stream takes the subject `{subject}`: create one, then replay this message"
-                )),
+                Err(found) if found.kind() == GetStreamByNameErrorKind::NotFound => Receipt::Refused(
+                    format!("no stream takes the subject `{subject}`: create one, then replay this message"),
+                ),
                 Err(other) => Receipt::Down(format!("JetStream does not answer: {other}")),
             },
             PublishErrorKind::WrongLastSequence => {
                 Receipt::Down(format!("somebody else wrote to the stream of this lane: {error}"))
             }
-            PublishErrorKind::Other => match std::error::Error::source(&error).and_then(|e| e.downcast_ref()) {
+            PublishErrorKind::Other => match std::error::Error::source(&error).and_then(|e| e.downcast_ref())
+            {
                 Some(said) => refusal(said),
                 None => Receipt::Down(error.to_string()),
             },
@@ -192,7 +200,9 @@ impl NatsSink {
     fn unanswered(&self, error: &PublishError, subject: &str) -> Receipt {
         let complaint = self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match complaint {
-            Some(complaint) if complaint.contains("ermissions") && complaint.contains(subject) => failed(complaint),
+            Some(complaint) if complaint.contains("ermissions") && complaint.contains(subject) => {
+                failed(complaint)
+            }
             _ => Receipt::Down(error.to_string()),
         }
     }
@@ -310,7 +320,10 @@ fn message(parcel: &Parcel) -> Result<PublishMessage, String> {
         headers.append(name.as_str(), value.as_str());
     }
     headers.insert("content-type", parcel.content_type.as_str());
-    Ok(PublishMessage::build().headers(headers).message_id(parcel.id.to_string()).payload(parcel.body.clone()))
+    Ok(PublishMessage::build()
+        .headers(headers)
+        .message_id(parcel.id.to_string())
+        .payload(parcel.body.clone()))
 }
 
 /// Whether a stream's subject can match something below the prefix.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod relay;
+mod sinks;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
