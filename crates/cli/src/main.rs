@@ -9,6 +9,8 @@ mod gateway;
 mod keys;
 mod log;
 mod migrate;
+mod outbox;
+mod relay;
 mod shown;
 mod store;
 mod time;
@@ -50,6 +52,11 @@ enum Mode {
     Keys(Box<keys::Arguments>),
     /// Show the settings a gateway would have, and where each comes from; or all that is wrong with them.
     CheckConfig(Box<config::check::Arguments>),
+    /// Publish the messages of an outbox, in order, at least once, until told to stop.
+    #[command(after_help = relay::HELP)]
+    Relay(Box<relay::Arguments>),
+    /// See what waits to be published, and judge what could not be.
+    Outbox(Box<outbox::Arguments>),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
     /// Bring the tables of a store up to date, or print the SQL that would.
@@ -66,6 +73,8 @@ async fn main() -> std::process::ExitCode {
         Mode::Demo(arguments) => demo::run(arguments).await,
         Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
+        Mode::Relay(arguments) => relay::run(*arguments).await,
+        Mode::Outbox(arguments) => outbox::run(*arguments).await,
         Mode::Store(arguments) => store::run(arguments).await,
         Mode::Migrate(arguments) => migrate::run(arguments).await,
         Mode::Verify(arguments) => verify::run(*arguments).await,

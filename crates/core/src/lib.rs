@@ -127,7 +127,7 @@ pub use lease::{Holder, Lease, Nonce, Token};
 pub use memory::{MemoryStore, Snapshot};
 pub use message::{Message, MessageId, Topic};
 pub use operation::{Operation, OperationId, Scope};
-pub use outbox::Outbox;
+pub use outbox::{MemoryOutbox, Outbox};
 pub use outcome::Outcome;
 pub use policy::Policy;
 pub use recall::Recalling;

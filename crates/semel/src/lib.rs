@@ -2,7 +2,7 @@
 //!
 //! This is the crate services add. It re-exports the semantics ([`Once`], [`Policy`], the
 //! [`EffectStore`] contract), the stores by feature, and the tasks that run beside a service
-//! ([`Recoverer`], [`Sweeper`]). With the feature `http` there is the tower layer too, and with `axum` its
+//! ([`Recoverer`], [`Sweeper`], [`Relay`]). With the feature `http` there is the tower layer too, and with `axum` its
 //! extractor. Everything is explained where it is defined; start with [`Once::run`].
 //!
 //! ```
@@ -39,4 +39,4 @@ pub use semel_stores as stores;
 pub use semel_stores::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use semel_stores::sqlite::SqliteStore;
-pub use semel_workers::{Ask, Question, Recoverer, Reply, Sweeper};
+pub use semel_workers::{Ask, Question, Recoverer, Relay, Reply, Sweeper, relay, sinks};

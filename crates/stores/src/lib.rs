@@ -15,6 +15,6 @@ pub mod sqlite;
 
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use migrate::Missing;
-pub use open::open;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use open::plan;
+pub use open::{open, open_outbox};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::error::{Error, Kind};
-use semel_core::{EffectStore, MemoryStore};
+use semel_core::{EffectStore, MemoryOutbox, MemoryStore, Outbox};
 
 const FORMS: &str = "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`";
 
@@ -37,6 +37,23 @@ pub async fn plan(address: &str) -> Result<crate::Missing, Error> {
             crate::postgres::missing(crate::postgres::Options::new(address)).await
         }
         Some(_) => refuse("the scheme of the store's address is not known, or not in this build"),
+    }
+}
+
+/// Lanes of an outbox in memory.
+const MEMORY_LANES: u16 = 8;
+
+/// Opens the outbox of the store an address names.
+///
+/// An address may hold a password, so no error repeats it.
+pub async fn open_outbox(address: &str) -> Result<Arc<dyn Outbox>, Error> {
+    let Some((scheme, rest)) = address.split_once(':') else {
+        return refuse("the address of the store has no scheme");
+    };
+    match scheme {
+        "memory" if rest.is_empty() => Ok(Arc::new(MemoryOutbox::new(MEMORY_LANES))),
+        "memory" => refuse("`memory:` takes nothing after the colon"),
+        _ => refuse("the scheme of the store's address is not known, or it keeps no outbox"),
     }
 }
 
