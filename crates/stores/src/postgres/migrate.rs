@@ -14,12 +14,20 @@ use crate::migrate::{Applied, Migration, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "operations",
-    sql: include_str!("../../migrations/postgres/0001_operations.sql"),
-    minimum_reader: 1,
-}];
+static MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "operations",
+        sql: include_str!("../../migrations/postgres/0001_operations.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 2,
+        name: "inbox",
+        sql: include_str!("../../migrations/postgres/0004_inbox.sql"),
+        minimum_reader: 1,
+    },
+];
 
 /// What the server says before anything of ours is there.
 struct Server {

@@ -10,12 +10,20 @@ use super::error::Fault;
 use super::place::Place;
 use crate::migrate::{Applied, Migration, plan};
 
-static KNOWN: [Migration; 1] = [Migration {
-    version: 1,
-    name: "operations",
-    sql: include_str!("../../migrations/sqlite/0001_operations.sql"),
-    minimum_reader: 1,
-}];
+static KNOWN: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "operations",
+        sql: include_str!("../../migrations/sqlite/0001_operations.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 2,
+        name: "inbox",
+        sql: include_str!("../../migrations/sqlite/0004_inbox.sql"),
+        minimum_reader: 1,
+    },
+];
 
 /// Applies what is missing, all or nothing. A database that lacks nothing is only read.
 pub(super) fn run(conn: &mut Connection, place: &Place, now: Timestamp) -> Result<(), Error> {

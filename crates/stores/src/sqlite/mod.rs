@@ -19,6 +19,7 @@
 
 mod connect;
 mod error;
+pub mod inbox;
 mod job;
 mod keeper;
 mod migrate;
