@@ -4,8 +4,10 @@ use clap::{Parser, Subcommand};
 
 mod admin;
 mod config;
+mod consume;
 mod demo;
 mod gateway;
+mod inbox;
 mod keys;
 mod log;
 mod shown;
@@ -49,6 +51,11 @@ enum Mode {
     Keys(Box<keys::Arguments>),
     /// Show the settings a gateway would have, and where each comes from; or all that is wrong with them.
     CheckConfig(Box<config::check::Arguments>),
+    /// Read messages of NATS or Kafka, and call a service once for each.
+    #[command(after_help = consume::HELP)]
+    Consume(Box<consume::Arguments>),
+    /// See what consumers have set aside, and replay or discard it.
+    Inbox(inbox::Arguments),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
     /// Prove or break the idempotency of an HTTP API, from outside, by counting effects.
@@ -63,6 +70,8 @@ async fn main() -> std::process::ExitCode {
         Mode::Demo(arguments) => demo::run(arguments).await,
         Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
+        Mode::Consume(arguments) => consume::run(*arguments).await,
+        Mode::Inbox(arguments) => inbox::run(arguments).await,
         Mode::Store(arguments) => store::run(arguments).await,
         Mode::Verify(arguments) => verify::run(*arguments).await,
     };

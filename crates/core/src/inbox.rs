@@ -299,12 +299,14 @@ pub trait Inbox: Send + Sync + 'static {
     fn engine(&self) -> &'static str;
 
     /// Writes down that these messages are about to be applied outside the database. `New` also for one
-    /// that was written down before and has no result: call again, with the same id.
+    /// that was written down before and has no result: call again, with the same id. Not for letters, which
+    /// are written down already.
     ///
     /// After a crash right after it: the intents are there.
     fn intend<'a>(&'a self, batch: &'a Batch) -> Pending<'a, Vec<Received>>;
 
-    /// Writes the results of calls that were done, and how long each took.
+    /// Writes the results of calls that were done, and how long each took. A message that had been set aside
+    /// leaves its letter now: until here that was its intent.
     ///
     /// After a crash right after it: they are there, and the next delivery is a duplicate.
     fn finish<'a>(&'a self, batch: &'a Batch, took: &'a [Duration]) -> Pending<'a, Kept>;

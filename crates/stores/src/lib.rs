@@ -13,4 +13,4 @@ pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
 
-pub use open::open;
+pub use open::{open, open_inbox};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::error::{Error, Kind};
-use semel_core::{EffectStore, MemoryStore};
+use semel_core::{EffectStore, Inbox, MemoryStore};
 
 const FORMS: &str = "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`";
 
@@ -24,12 +24,33 @@ pub async fn open(address: &str) -> Result<Arc<dyn EffectStore>, Error> {
     }
 }
 
+/// Opens the ledgers of consumers in the store an address names. Not in `memory:`, which would forget them.
+pub async fn open_inbox(address: &str) -> Result<Arc<dyn Inbox>, Error> {
+    match address.split_once(':') {
+        Some(("memory", _)) => refuse("a ledger in `memory:` would forget what was applied"),
+        Some(("sqlite", rest)) => sqlite_inbox(rest).await,
+        Some(("postgres" | "postgresql", _)) => postgres_inbox(address).await,
+        Some(_) => refuse("the scheme of the store's address is not known"),
+        None => refuse("the address of the store has no scheme"),
+    }
+}
+
 fn refuse<T>(why: &str) -> Result<T, Error> {
     Err(Error::new(Kind::Misconfigured, format!("{why}; {FORMS}")))
 }
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
+    Ok(Arc::new(sqlite_store(rest).await?))
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite_inbox(rest: &str) -> Result<Arc<dyn Inbox>, Error> {
+    Ok(Arc::new(sqlite_store(rest).await?.inbox()))
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite_store(rest: &str) -> Result<crate::sqlite::SqliteStore, Error> {
     // `sqlite:data.db`, `sqlite:/var/lib/data.db` and `sqlite:///var/lib/data.db` all name a path.
     let path = rest.strip_prefix("//").unwrap_or(rest);
     match path {
@@ -44,7 +65,7 @@ async fn sqlite(rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
     // asks must not stand still.
     std::thread::spawn(move || opened.send(crate::sqlite::SqliteStore::open(path)).map_err(drop));
     match answer.await {
-        Ok(store) => Ok(Arc::new(store?)),
+        Ok(store) => store,
         Err(_) => Err(Error::new(Kind::Closed, "opening the database was given up")),
     }
 }
@@ -52,6 +73,21 @@ async fn sqlite(rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
 #[cfg(not(feature = "sqlite"))]
 async fn sqlite(_rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
     refuse("this build has no SQLite: enable the feature `sqlite`")
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn sqlite_inbox(_rest: &str) -> Result<Arc<dyn Inbox>, Error> {
+    refuse("this build has no SQLite: enable the feature `sqlite`")
+}
+
+#[cfg(feature = "postgres")]
+async fn postgres_inbox(address: &str) -> Result<Arc<dyn Inbox>, Error> {
+    Ok(Arc::new(crate::postgres::PostgresStore::connect(address).await?.inbox()))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn postgres_inbox(_address: &str) -> Result<Arc<dyn Inbox>, Error> {
+    refuse("this build has no Postgres: enable the feature `postgres`")
 }
 
 #[cfg(feature = "postgres")]

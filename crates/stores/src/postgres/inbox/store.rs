@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use semel_core::error::Error;
 use semel_core::inbox::{
-    Aside, Assignment, Batch, Inbox, Judged, Kept, Letter, Offset, Overview, Received, SetAside, State,
-    Swept, Verdict, asides,
+    Arrival, Aside, Assignment, Batch, Inbox, Judged, Kept, Letter, Offset, Overview, Received, SetAside,
+    State, Swept, Verdict, asides,
 };
 use semel_core::store::Pending;
 use semel_core::{Timestamp, clock};
@@ -113,9 +113,13 @@ impl Inbox for PostgresInbox {
     }
 
     fn finish<'a>(&'a self, batch: &'a Batch, took: &'a [Duration]) -> Pending<'a, Kept> {
-        let sources: Vec<&str> = batch.arrivals.iter().map(|arrival| &*arrival.message.source).collect();
-        let ids: Vec<&str> = batch.arrivals.iter().map(|arrival| arrival.id.as_str()).collect();
-        let took: Vec<i64> = took.iter().copied().map(clock::micros).collect();
+        let is_new = |(arrival, _): &(&'a Arrival, &'a Duration)| arrival.letter.is_none();
+        let new: Vec<_> = batch.arrivals.iter().zip(took).filter(is_new).collect();
+        let sources: Vec<&str> = new.iter().map(|(arrival, _)| &*arrival.message.source).collect();
+        let ids: Vec<&str> = new.iter().map(|(arrival, _)| arrival.id.as_str()).collect();
+        let took: Vec<i64> = new.iter().map(|(_, took)| clock::micros(**took)).collect();
+        let letters: Vec<Arrival> =
+            batch.arrivals.iter().filter(|arrival| arrival.letter.is_some()).cloned().collect();
         Box::pin(self.transact(async move |tx| {
             let params: [Param<'_>; 4] = [
                 (&batch.group, Type::TEXT),
@@ -124,6 +128,10 @@ impl Inbox for PostgresInbox {
                 (&took, Type::INT8_ARRAY),
             ];
             tx.query_typed(DONE, &params).await.map_err(|error| Fault::of(&error).error())?;
+            if !letters.is_empty() {
+                let taken = receive_as(tx, &batch.group, &letters, State::Done).await;
+                taken.map_err(|fault| fault.error())?;
+            }
             kept(tx, &batch.group, &batch.offsets).await
         }))
     }

@@ -173,11 +173,17 @@ impl Inbox for SqliteInbox {
         let (batch, took) = (batch.clone(), took.to_vec());
         Box::pin(self.transact(move |tx, now| {
             let mut done = tx.prepare_cached(include_str!("../sql/inbox_done.sql"))?;
-            for (arrival, took) in batch.arrivals.iter().zip(&took) {
+            let (letters, new): (Vec<_>, Vec<_>) =
+                batch.arrivals.iter().zip(&took).partition(|(arrival, _)| arrival.letter.is_some());
+            for (arrival, took) in new {
                 let (source, id) = (&arrival.message.source, arrival.id.as_str());
                 done.execute(params![batch.group, source, id, clock::micros(*took), now.as_micros()])?;
             }
             drop(done);
+            let letters: Vec<_> = letters.into_iter().map(|(arrival, _)| arrival.clone()).collect();
+            if !letters.is_empty() {
+                receive_as(tx, &batch.group, &letters, now, State::Done)?;
+            }
             kept(tx, &batch.group, &batch.offsets)
         }))
     }
