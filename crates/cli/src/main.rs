@@ -4,8 +4,10 @@ use clap::{Parser, Subcommand};
 
 mod admin;
 mod config;
+mod consume;
 mod demo;
 mod gateway;
+mod inbox;
 mod keys;
 mod log;
 mod migrate;
@@ -57,6 +59,11 @@ enum Mode {
     Relay(Box<relay::Arguments>),
     /// See what waits to be published, and judge what could not be.
     Outbox(Box<outbox::Arguments>),
+    /// Read messages of NATS or Kafka, and call a service once for each.
+    #[command(after_help = consume::HELP)]
+    Consume(Box<consume::Arguments>),
+    /// See what consumers have set aside, and replay or discard it.
+    Inbox(inbox::Arguments),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
     /// Bring the tables of a store up to date, or print the SQL that would.
@@ -75,6 +82,8 @@ async fn main() -> std::process::ExitCode {
         Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
         Mode::Relay(arguments) => relay::run(*arguments).await,
         Mode::Outbox(arguments) => outbox::run(*arguments).await,
+        Mode::Consume(arguments) => consume::run(*arguments).await,
+        Mode::Inbox(arguments) => inbox::run(arguments).await,
         Mode::Store(arguments) => store::run(arguments).await,
         Mode::Migrate(arguments) => migrate::run(arguments).await,
         Mode::Verify(arguments) => verify::run(*arguments).await,

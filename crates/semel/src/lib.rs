@@ -39,4 +39,4 @@ pub use semel_stores as stores;
 pub use semel_stores::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use semel_stores::sqlite::SqliteStore;
-pub use semel_workers::{Ask, Question, Recoverer, Relay, Reply, Sweeper, relay, sinks};
+pub use semel_workers::{Ask, Question, Recoverer, Relay, Reply, Sweeper, consumer, relay, sinks, sources};

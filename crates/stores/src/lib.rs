@@ -17,4 +17,4 @@ pub mod sqlite;
 pub use migrate::Missing;
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use open::plan;
-pub use open::{open, open_outbox};
+pub use open::{open, open_inbox, open_outbox};

@@ -118,7 +118,7 @@ impl From<Error> for Fault {
     }
 }
 
-fn is_fatal(db: &DbError) -> bool {
+pub(super) fn is_fatal(db: &DbError) -> bool {
     // What does not say how bad it is counts as the worst.
     !matches!(db.parsed_severity(), Some(Severity::Error))
 }

@@ -20,6 +20,7 @@ mod connect;
 mod fault;
 mod flight;
 mod horizon;
+pub mod inbox;
 mod migrate;
 mod options;
 pub mod outbox;

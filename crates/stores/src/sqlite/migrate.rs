@@ -12,7 +12,7 @@ use super::error::Fault;
 use super::place::Place;
 use crate::migrate::{Applied, Migration, Missing, hex, plan};
 
-static KNOWN: [Migration; 3] = [
+static KNOWN: [Migration; 4] = [
     Migration {
         version: 1,
         name: "operations",
@@ -29,6 +29,12 @@ static KNOWN: [Migration; 3] = [
         version: 3,
         name: "fence",
         sql: include_str!("../../migrations/sqlite/0003_fence.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 4,
+        name: "inbox",
+        sql: include_str!("../../migrations/sqlite/0004_inbox.sql"),
         minimum_reader: 1,
     },
 ];

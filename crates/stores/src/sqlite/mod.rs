@@ -20,6 +20,7 @@
 mod connect;
 mod error;
 pub mod fence;
+pub mod inbox;
 mod job;
 mod keeper;
 mod migrate;

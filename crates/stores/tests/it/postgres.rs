@@ -2,10 +2,10 @@
 
 mod batches;
 mod crash;
-mod outbox;
 mod fences;
 mod joined;
 mod lost_commit;
+mod outbox;
 mod proxy;
 mod reach;
 mod restored;
