@@ -20,7 +20,7 @@ use crate::outcome::{Body, Outcome};
 use crate::policy::DEFAULTS;
 use crate::record::{Moment, Record, Verb};
 use crate::verbs::Complete;
-use crate::{Key, Operation, Policy, Scope, mutant};
+use crate::{Key, Operation, OperationId, Policy, Scope, mutant};
 
 /// A wish to run once in a transaction: everything but the database. Make one per attempt; its nonce is
 /// what tells the attempt from others.
@@ -114,6 +114,24 @@ pub enum Begun {
 pub struct Work {
     record: Record,
     replaces: Option<Holder>,
+}
+
+/// Proof that the transaction of an operation has committed. Made by the store that saw it, and by nobody else.
+#[must_use = "it is the answer's right to be called a success"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed(OperationId);
+
+impl Committed {
+    /// For stores: the COMMIT was answered, or found to have been applied.
+    #[doc(hidden)]
+    pub fn seen(operation: OperationId) -> Self {
+        Self(operation)
+    }
+
+    /// Which operation.
+    pub fn operation(&self) -> OperationId {
+        self.0
+    }
 }
 
 /// Decides from the record that is there, read under the operation's lock.

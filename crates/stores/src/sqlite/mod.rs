@@ -19,7 +19,6 @@
 
 mod connect;
 mod error;
-pub mod fence;
 mod job;
 mod keeper;
 mod migrate;
