@@ -19,7 +19,6 @@
 
 mod connect;
 mod error;
-pub mod fence;
 pub mod inbox;
 mod job;
 mod keeper;

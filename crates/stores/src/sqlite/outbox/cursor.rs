@@ -1,5 +1,6 @@
 //! A held lane.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,10 +50,13 @@ impl SqliteCursor {
         self.now().after(self.lease)
     }
 
-    /// The first so many are settled.
-    fn advance(&mut self, count: usize) {
-        self.batch.drain(..count.min(self.batch.len()));
-        self.given = self.given.saturating_sub(count);
+    /// The first so many are settled, and what follows of a key that was set aside is now behind it.
+    fn advance(&mut self, settled: &[Settled]) {
+        let done: Vec<Item> = self.batch.drain(..settled.len().min(self.batch.len())).collect();
+        self.given -= settled.len().min(self.given);
+        let aside = done.iter().zip(settled).filter(|(_, settled)| **settled != Settled::Sent);
+        let aside: BTreeSet<&str> = read::keys(aside.map(|(item, _)| &item.entry.message));
+        mark_behind(&mut self.batch, &aside);
     }
 
     /// Finds out what became of a save whose answer did not come; how many it settled. Asked of the thread
@@ -65,8 +69,9 @@ impl SqliteCursor {
         if found.epoch != self.term.epoch || found.saves == self.saves {
             return Ok(0);
         }
-        self.saves = found.saves;
-        self.advance(count);
+        // What was read is read again from where the lane is now.
+        (self.scanned, self.saves, self.given, self.idle) = (found.floor, found.saves, 0, None);
+        self.batch.clear();
         Ok(count)
     }
 
@@ -88,7 +93,13 @@ impl SqliteCursor {
             .await?;
         let Some((version, filled)) = filled else { return Ok(()) };
         self.scanned = filled.scanned;
-        self.batch.extend(filled.items);
+        // What was read earlier and is behind stays so until it is saved, whatever an operator did meanwhile;
+        // then nothing read now may overtake it.
+        let earlier = self.batch.iter().filter(|item| item.entry.behind);
+        let behind: Vec<String> = earlier.filter_map(|item| item.entry.message.key.clone()).collect();
+        let mut items = filled.items;
+        mark_behind(&mut items, &behind.iter().map(String::as_str).collect());
+        self.batch.extend(items);
         self.idle = self.batch.is_empty().then_some((version, filled.ready_next));
         if mutant::on("sqlite-outbox-settles-what-it-reads") {
             let settled = self.batch.iter().map(|item| (item.clone(), Settled::Sent)).collect();
@@ -115,6 +126,12 @@ impl SqliteCursor {
                 Saved::Kept
             }
         })
+    }
+}
+
+fn mark_behind(items: &mut [Item], keys: &BTreeSet<&str>) {
+    for Item { entry, .. } in items {
+        entry.behind |= entry.message.key.as_deref().is_some_and(|key| keys.contains(key));
     }
 }
 
@@ -153,7 +170,7 @@ impl Cursor for SqliteCursor {
             match self.write_down(pairs).await {
                 Ok(Saved::Kept) => {
                     self.doubt = None;
-                    self.advance(settled.len());
+                    self.advance(settled);
                     Ok(Saved::Kept)
                 }
                 Ok(Saved::Fenced) => {

@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, TransactionBehavior};
 use semel_core::fence::{Guarded, Passage, Resource, Token};
-use semel_stores::sqlite::fence;
+use semel_stores::sqlite::tx::fence;
 
 use super::*;
 

@@ -75,7 +75,8 @@ fn pay(conn: &mut Connection, call: &Call) -> Result<String, Refusal> {
             charge(&transaction);
             let outcome = Outcome::text(format!("paid by attempt {}", running.attempt()));
             let finished = tx::finish(&transaction, running, &outcome, &[paid()]).unwrap();
-            tx::commit(transaction, finished).unwrap();
+            let committed = tx::commit(transaction, finished).unwrap();
+            assert_eq!(committed.operation(), call.operation().id());
             Ok(text(&outcome))
         }
         Begun::Replay(outcome) => Ok(text(&outcome)),
@@ -223,7 +224,7 @@ async fn a_duplicate_with_a_short_time_out_does_not_queue() {
     let refused = second.transaction_with_behavior(TransactionBehavior::Immediate).map(drop).unwrap_err();
     assert_eq!(refused.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy));
     let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &[]).unwrap();
-    tx::commit(transaction, finished).unwrap();
+    let _committed = tx::commit(transaction, finished).unwrap();
     assert_eq!(pay(&mut second, &wish.again()).unwrap(), "paid");
     assert_eq!(charged(&disk), 1);
 }
@@ -281,7 +282,7 @@ async fn an_attempt_is_finished_in_the_transaction_that_began_it() {
     assert!(matches!(again, Begun::Refused(Refusal::InFlight { .. })), "it is running here: {again:?}");
     let _ = tx::finish(&transaction, other, &Outcome::text("done"), &[]).unwrap();
     let finished = tx::finish(&transaction, kept, &Outcome::text("paid"), &[]).unwrap();
-    tx::commit(transaction, finished).unwrap();
+    let _committed = tx::commit(transaction, finished).unwrap();
     assert_eq!(charged(&disk), 1);
     assert_eq!(store.get(wish.operation().id()).await.unwrap().unwrap().state, State::Completed);
 }
@@ -314,7 +315,7 @@ async fn the_fate_of_a_commit_is_found_out_under_the_lock() {
         charge(&transaction);
         let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &[]).unwrap();
         match commit {
-            true => tx::commit(transaction, finished).unwrap(),
+            true => drop(tx::commit(transaction, finished).unwrap()),
             false => transaction.rollback().unwrap(),
         }
         finished

@@ -29,7 +29,8 @@
 //! transaction.execute("UPDATE account SET cents = cents - 2000 WHERE name = 'alice'", [])?;
 //! let paid = Message::new("orders.paid".parse()?, r#"{"order": 1042}"#).key("order-1042");
 //! let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &[paid])?;
-//! tx::commit(transaction, finished)?;
+//! let committed = tx::commit(transaction, finished)?;
+//! # drop(committed);
 //! # Ok(())
 //! # }
 //! ```
@@ -40,6 +41,8 @@
 //! undoes only what came after. SQLite does not say how deep a connection is in savepoints, so nothing here
 //! can check it.
 
+pub mod fence;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,7 +50,7 @@ use std::sync::Arc;
 use rusqlite::{Connection, Transaction, TransactionState};
 use semel_core::claim::Claim;
 use semel_core::error::{Error, Kind};
-use semel_core::joined::{self, Call};
+use semel_core::joined::{self, Call, Committed};
 use semel_core::record::{Moment, Record};
 use semel_core::store::Mark;
 use semel_core::{
@@ -56,12 +59,10 @@ use semel_core::{
 };
 
 use super::error::Fault;
-use super::outbox::enqueue_at;
+use super::outbox::{enqueue_at, must_be_in_transaction, must_sync, tell};
 use super::witness::Witness;
 use super::{SqliteStore, reader, row, standing};
 use crate::crash;
-
-pub(super) use super::outbox::{must_sync, tell};
 
 /// What came of beginning.
 #[derive(Debug)]
@@ -193,7 +194,7 @@ fn run_or_tell(conn: &Connection, call: &Call, found: Mark, now: Timestamp) -> R
         row::put(conn, current.as_ref(), work.in_progress())?;
         // At once: another operation of the same transaction must not get the same token.
         let values = [row::signed(Token(found.epoch))?, row::signed(fresh)?];
-        conn.prepare_cached(include_str!("sql/set_mark.sql"))?.execute(values)?;
+        conn.prepare_cached(include_str!("../sql/set_mark.sql"))?.execute(values)?;
     }
     Ok(begun)
 }
@@ -232,12 +233,12 @@ pub fn finish(
 /// Commits. An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened.
 /// The other kind means that the disk failed in the middle of it: ask [`resolve`] on another connection, or
 /// tell the client to come back, and its retry will find out.
-pub fn commit(transaction: Transaction<'_>, finished: Finished) -> Result<(), Error> {
+pub fn commit(transaction: Transaction<'_>, finished: Finished) -> Result<Committed, Error> {
     crash::point("sqlite-tx-before-commit");
     let path = transaction.path().map(PathBuf::from).unwrap_or_default();
     let committed = transaction.commit();
     crash::point("sqlite-tx-after-commit");
-    committed.map_err(|error| {
+    committed.map(|()| Committed::seen(finished.operation)).map_err(|error| {
         let fault = Fault::from(error);
         let error = fault.tell(&path);
         match fault.commit_did_nothing() {
@@ -265,8 +266,8 @@ pub fn resolve(elsewhere: &mut Connection, finished: Finished) -> Result<Fate, E
 }
 
 /// A transaction that only reads so far would find out after its effect that somebody wrote meanwhile.
-pub(super) fn must_hold_write_lock(conn: &Connection) -> Result<(), Error> {
-    super::outbox::must_be_in_transaction(conn)?;
+fn must_hold_write_lock(conn: &Connection) -> Result<(), Error> {
+    must_be_in_transaction(conn)?;
     let state = conn.transaction_state(Some("main")).map_err(|error| tell(conn, &error.into()))?;
     if state != TransactionState::Write && !mutant::on("sqlite-tx-without-lock") {
         let text = "this transaction does not hold the write lock yet, so another could come in between; begin it \
