@@ -6,19 +6,30 @@ use std::time::Duration;
 
 use semel_core::outbox::{Cursor, Entry, Lane, Saved, Settled, Taken};
 use semel_core::{Error, Message, Nonce, Outbox, Timestamp, Topic};
+use semel_stores::postgres::Options;
 use semel_stores::postgres::outbox::{PostgresOutbox, enqueue, enqueue_at};
 use semel_testkit::BoxFuture;
 use semel_testkit::outbox::{Maker, Open, Rig};
 use tokio_postgres::Client;
 
 use super::super::proxy::{Cut, Proxy};
-use super::super::rig::{Database, client, named, patient};
+use super::super::rig::{Database, client, named};
 
 /// Where a rig's clock stands until it is moved.
 const BEGINNING: i64 = 1_767_225_600_000_000;
 pub(super) const LEASE: Duration = Duration::from_secs(600);
 /// More rounds than any of these tests needs.
 const ROUNDS_MAX: usize = 20_000;
+
+/// Options for a machine on which everything may take its time.
+fn patient(url: String) -> Options {
+    let mut options = super::super::rig::patient(url);
+    options.connect_timeout = Duration::from_secs(100);
+    options.connect_wait = Duration::from_secs(100);
+    options.call_timeout = Duration::from_secs(100);
+    options.lock_timeout = Duration::from_secs(60);
+    options
+}
 
 struct OutboxRig {
     engine: &'static str,

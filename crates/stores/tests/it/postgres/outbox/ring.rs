@@ -186,7 +186,7 @@ fn a_zombie_is_fenced_after_its_steps_are_gone_from_the_log() {
         let mut zombie = take(&outbox, lane).await;
         let read = zombie.next(10).await.unwrap();
         assert_eq!(read.len(), 1);
-        database.run("UPDATE semel_outbox_cursor SET lease_until = 0").await;
+        database.run("UPDATE semel_outbox_cursor SET lease_until = 0, xid = pg_current_xact_id()").await;
         let mut holder = take(&outbox, lane).await;
         for _ in 0..6 {
             holder.save(&[]).await.unwrap();
