@@ -8,5 +8,6 @@ mod engines;
 mod gateway;
 mod keys;
 mod reconcile;
+mod relay;
 mod verify;
 mod zoo;

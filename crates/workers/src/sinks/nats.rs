@@ -12,10 +12,11 @@ use std::time::Duration;
 use async_nats::connection::State;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::{
-    ContextBuilder, GetStreamByNameErrorKind, GetStreamErrorKind, PublishError, PublishErrorKind,
+    ContextBuilder, GetStreamByNameErrorKind, GetStreamErrorKind, PublishAckFuture, PublishError,
+    PublishErrorKind,
 };
-use async_nats::jetstream::errors::{Error as ServerSaid, ErrorCode};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::{Error as ServerSaid, ErrorCode};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap};
 use futures_util::TryStreamExt;
 use semel_core::outbox::{Facts, Lane, Term};
@@ -150,7 +151,7 @@ impl Sink for NatsSink {
             let mut line = self.line(term.lane);
             if let Some(stream) = &self.fence {
                 let stream = stream.replace(LANE, &term.lane.0.to_string());
-                line.fence = Some(Fence { last: self.last_sequence(&stream).await?, stream });
+                line.fence = Some(Fence { last: self.last_sequence(&stream).await?, stream, careful: true });
             }
             Ok(Opened { line: Box::new(line), landed: None })
         })
@@ -224,6 +225,8 @@ fn refusal(said: &ServerSaid) -> Receipt {
 struct Fence {
     stream: String,
     last: u64,
+    /// What comes next may be copies of what landed before, and those take no sequence.
+    careful: bool,
 }
 
 struct NatsLine {
@@ -271,7 +274,8 @@ async fn plain(sink: &NatsSink, prefix: &str, parcel: &Parcel) -> Receipt {
 }
 
 /// One after the other without waiting: whatever follows a message that did not land expects a sequence
-/// that never comes, and the server refuses it. Only what was not even sent must be watched here.
+/// that never comes, and the server refuses it. Only what was not even sent must be watched here. After
+/// opening, each message is waited for until one was no copy.
 async fn fenced(sink: &NatsSink, prefix: &str, fence: &mut Fence, parcels: &[Parcel]) -> Vec<Receipt> {
     let mut flying = Vec::with_capacity(parcels.len());
     let mut closed: HashSet<&str> = HashSet::new();
@@ -284,31 +288,50 @@ async fn fenced(sink: &NatsSink, prefix: &str, fence: &mut Fence, parcels: &[Par
             Ok(message) => {
                 let message = message.expected_stream(&fence.stream).expected_last_sequence(expected);
                 match sink.context.send_publish(subject.clone(), message).await {
-                    Ok(acknowledgement) => Ok(acknowledgement),
+                    Ok(acknowledgement) if fence.careful => {
+                        let receipt = fence.land(sink, acknowledgement, &subject).await;
+                        expected = fence.last;
+                        Err(receipt)
+                    }
+                    Ok(acknowledgement) => {
+                        expected += 1;
+                        Ok(acknowledgement)
+                    }
                     Err(error) => Err(sink.trouble(error, &subject).await),
                 }
             }
         };
-        match &sent {
-            Ok(_) => expected += 1,
-            Err(_) => closed.extend(parcel.key.as_deref()),
+        if sent.as_ref().is_err_and(|receipt| *receipt != Receipt::Landed) {
+            closed.extend(parcel.key.as_deref());
         }
+        let down = matches!(sent, Err(Receipt::Down(_)));
         flying.push((subject, sent));
+        if down {
+            break;
+        }
     }
     let mut receipts = Vec::with_capacity(parcels.len());
     for (subject, sent) in flying {
         receipts.push(match sent {
             Err(receipt) => receipt,
-            Ok(acknowledgement) => match acknowledgement.await {
-                Ok(landed) => {
-                    fence.last = fence.last.max(landed.sequence);
-                    Receipt::Landed
-                }
-                Err(error) => sink.trouble(error, &subject).await,
-            },
+            Ok(acknowledgement) => fence.land(sink, acknowledgement, &subject).await,
         });
     }
+    receipts.resize(parcels.len(), Receipt::Unsent);
     receipts
+}
+
+impl Fence {
+    async fn land(&mut self, sink: &NatsSink, acknowledgement: PublishAckFuture, subject: &str) -> Receipt {
+        match acknowledgement.await {
+            Ok(landed) => {
+                self.last = self.last.max(landed.sequence);
+                self.careful &= landed.duplicate;
+                Receipt::Landed
+            }
+            Err(error) => sink.trouble(error, subject).await,
+        }
+    }
 }
 
 fn message(parcel: &Parcel) -> Result<PublishMessage, String> {
