@@ -7,14 +7,98 @@
 //!
 //! It opens no transaction and commits none; both are the caller's.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
+use crate::answer::Refusal;
 use crate::claim::{Claim, Request};
 use crate::clock::Timestamp;
-use crate::lease::Holder;
+use crate::fingerprint::{Changes, Comparison, Fingerprint};
+use crate::lease::{Holder, Nonce};
+use crate::outcome::{Body, Outcome};
+use crate::policy::DEFAULTS;
 use crate::record::{Moment, Record, Verb};
 use crate::verbs::Complete;
-use crate::{Operation, mutant};
+use crate::{Key, Operation, OperationId, Policy, Scope, mutant};
+
+/// A wish to run once in a transaction: everything but the database. Make one per attempt; its nonce is
+/// what tells the attempt from others.
+#[derive(Clone, Debug)]
+pub struct Call {
+    operation: Arc<Operation>,
+    fingerprint: Fingerprint,
+    policy: Policy,
+    nonce: Nonce,
+}
+
+impl Call {
+    /// An attempt at an operation, with a nonce of its own.
+    pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint, policy: &Policy) -> Self {
+        let operation = Arc::new(Operation::new(scope, key));
+        Self { operation, fingerprint, policy: policy.clone(), nonce: Nonce::random() }
+    }
+
+    /// The same wish as another attempt: after a rollback, say, when the transaction is tried again.
+    pub fn again(&self) -> Self {
+        Self { nonce: Nonce::random(), ..self.clone() }
+    }
+
+    /// What it is about.
+    pub fn operation(&self) -> &Arc<Operation> {
+        &self.operation
+    }
+
+    /// What the store is asked, under the current key of fingerprints.
+    pub fn request(&self) -> Request {
+        Request {
+            operation: self.operation.clone(),
+            nonce: self.nonce,
+            print: self.fingerprint.current().clone(),
+            terms: self.policy.terms(),
+            subject: self.policy.settings().subject.clone(),
+        }
+    }
+
+    /// What it is asked after [`Claim::OtherVersion`], if that version is known here.
+    pub fn request_under(&self, version: u32) -> Option<Request> {
+        let print = self.fingerprint.under(version)?.clone();
+        Some(Request { print, ..self.request() })
+    }
+
+    /// The bytes to keep of an outcome: within the policy's limit, redacted, encoded, sealed.
+    pub fn prepare(&self, outcome: &Outcome) -> Bytes {
+        self.policy.prepare(outcome, self.operation.id())
+    }
+
+    /// What to tell a client who is not to run: the stored outcome, or why there is none.
+    pub fn told(&self, claim: Claim) -> Result<Outcome, Refusal> {
+        let (soon, late) = (DEFAULTS.retry_after_min, DEFAULTS.retry_after_max);
+        match claim {
+            Claim::Completed { outcome, .. } => match self.policy.read(&outcome, self.operation.id()) {
+                Ok(Outcome { status, body: Body::NotKept { .. }, .. }) => {
+                    Err(Refusal::BodyNotKept { status })
+                }
+                Ok(outcome) => Ok(outcome),
+                Err(why) => Err(Refusal::Unreadable(why)),
+            },
+            Claim::Unknown { .. } => Err(Refusal::OutcomeUnknown { retry_after: late }),
+            Claim::Mismatch { stored } => Err(Refusal::Mismatch(match self.fingerprint.compare(&stored) {
+                Comparison::Different(changes) => changes,
+                _ => Changes::default(),
+            })),
+            Claim::OtherVersion { version } if version > self.fingerprint.current().version => {
+                Err(Refusal::KeyNotLoaded { version, retry_after: soon })
+            }
+            Claim::OtherVersion { version } => Err(Refusal::Incomparable { version }),
+            Claim::Purged { .. } => Err(Refusal::Purged),
+            Claim::WentBack { .. } => Err(Refusal::StoreUnavailable { retry_after: late }),
+            Claim::InFlight { .. } | Claim::Granted(_) | Claim::Withdrawn => {
+                Err(Refusal::InFlight { retry_after: soon })
+            }
+        }
+    }
+}
 
 /// What came of beginning.
 #[derive(Clone, Debug)]
@@ -30,6 +114,24 @@ pub enum Begun {
 pub struct Work {
     record: Record,
     replaces: Option<Holder>,
+}
+
+/// Proof that the transaction of an operation has committed. Made by the store that saw it, and by nobody else.
+#[must_use = "it is the answer's right to be called a success"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed(OperationId);
+
+impl Committed {
+    /// For stores: the COMMIT was answered, or found to have been applied.
+    #[doc(hidden)]
+    pub fn seen(operation: OperationId) -> Self {
+        Self(operation)
+    }
+
+    /// Which operation.
+    pub fn operation(&self) -> OperationId {
+        self.0
+    }
 }
 
 /// Decides from the record that is there, read under the operation's lock.
@@ -63,6 +165,12 @@ impl Work {
     /// Which attempt at the operation this is, from 1.
     pub fn attempt(&self) -> u32 {
         self.record.attempts
+    }
+
+    /// The record of the running attempt, for a store that writes it at once: if the caller then commits
+    /// without having finished, there is a claim that lapses, and not an effect that nobody knows of.
+    pub fn in_progress(&self) -> &Record {
+        &self.record
     }
 
     /// Whose record must still be there, unchanged, when this one is written; `None`: no record at all.

@@ -90,6 +90,7 @@ pub mod clock;
 mod codec;
 pub mod error;
 mod execute;
+pub mod fence;
 pub mod fingerprint;
 mod finish;
 pub mod history;

@@ -37,6 +37,7 @@ pub async fn open_outbox(address: &str) -> Result<Arc<dyn Outbox>, Error> {
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryOutbox::new(MEMORY_LANES))),
         "memory" => refuse("`memory:` takes nothing after the colon"),
+        "sqlite" => sqlite_outbox(rest).await,
         _ => refuse("the scheme of the store's address is not known, or it keeps no outbox"),
     }
 }
@@ -47,27 +48,45 @@ fn refuse<T>(why: &str) -> Result<T, Error> {
 
 #[cfg(feature = "sqlite")]
 async fn sqlite(rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
-    // `sqlite:data.db`, `sqlite:/var/lib/data.db` and `sqlite:///var/lib/data.db` all name a path.
-    let path = rest.strip_prefix("//").unwrap_or(rest);
-    match path {
-        "" => return refuse("`sqlite:` names no file"),
-        ":memory:" => return refuse("a database in memory is `memory:`"),
-        path if path.contains('?') => return refuse("`sqlite:` takes a path and no options after a `?`"),
-        _ => {}
+    let path = sqlite_path(rest)?;
+    Ok(Arc::new(apart(move || crate::sqlite::SqliteStore::open(path)).await?))
+}
+
+#[cfg(feature = "sqlite")]
+async fn sqlite_outbox(rest: &str) -> Result<Arc<dyn Outbox>, Error> {
+    let path = sqlite_path(rest)?;
+    Ok(Arc::new(apart(move || crate::sqlite::outbox::SqliteOutbox::open(path)).await?))
+}
+
+/// `sqlite:data.db`, `sqlite:/var/lib/data.db` and `sqlite:///var/lib/data.db` all name a path.
+#[cfg(feature = "sqlite")]
+fn sqlite_path(rest: &str) -> Result<std::path::PathBuf, Error> {
+    match rest.strip_prefix("//").unwrap_or(rest) {
+        "" => refuse("`sqlite:` names no file"),
+        ":memory:" => refuse("a database in memory is `memory:`"),
+        path if path.contains('?') => refuse("`sqlite:` takes a path and no options after a `?`"),
+        path => Ok(path.into()),
     }
-    let path = std::path::PathBuf::from(path);
+}
+
+/// On a thread of its own: another process may hold the lock for a while, and the executor that asks must
+/// not stand still.
+#[cfg(feature = "sqlite")]
+async fn apart<T: Send + 'static>(
+    open: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
     let (opened, answer) = tokio::sync::oneshot::channel();
-    // On a thread of its own: another process may hold the lock for a while, and the executor that
-    // asks must not stand still.
-    std::thread::spawn(move || opened.send(crate::sqlite::SqliteStore::open(path)).map_err(drop));
-    match answer.await {
-        Ok(store) => Ok(Arc::new(store?)),
-        Err(_) => Err(Error::new(Kind::Closed, "opening the database was given up")),
-    }
+    std::thread::spawn(move || opened.send(open()).map_err(drop));
+    answer.await.unwrap_or_else(|_| Err(Error::new(Kind::Closed, "opening the database was given up")))
 }
 
 #[cfg(not(feature = "sqlite"))]
 async fn sqlite(_rest: &str) -> Result<Arc<dyn EffectStore>, Error> {
+    refuse("this build has no SQLite: enable the feature `sqlite`")
+}
+
+#[cfg(not(feature = "sqlite"))]
+async fn sqlite_outbox(_rest: &str) -> Result<Arc<dyn Outbox>, Error> {
     refuse("this build has no SQLite: enable the feature `sqlite`")
 }
 

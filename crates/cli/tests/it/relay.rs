@@ -131,7 +131,8 @@ impl Service {
     fn start(taken: Taken) -> Self {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
         let taken = Arc::new(taken);
-        let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("there is a port");
+        let listener =
+            runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).expect("there is a port");
         let url = format!("http://{}/in", listener.local_addr().expect("it has an address"));
         let router = Router::new().route("/in/{topic}", post(take)).with_state(taken.clone());
         runtime.spawn(async move { axum::serve(listener, router).await });
@@ -171,14 +172,20 @@ fn messages_come_out_as_lines_in_order_and_sigterm_ends_it_well() {
     messages.chunks(7).for_each(|some| shop.write(some));
     let mut relay = shop.relay("stdout:", &["--format", "plain"]);
     let out = BufReader::new(relay.0.stdout.take().expect("stdout is piped"));
-    let lines: Vec<Value> =
-        out.lines().take(50).map(|line| serde_json::from_str(&line.expect("a line")).expect("JSON")).collect();
+    let lines: Vec<Value> = out
+        .lines()
+        .take(50)
+        .map(|line| serde_json::from_str(&line.expect("a line")).expect("JSON"))
+        .collect();
     let found: Vec<&str> = lines.iter().map(|line| line["id"].as_str().expect("an id")).collect();
     assert_eq!(found, ids(&messages));
     assert!(relay.end().success());
     let status = shop.json(&["status"]);
     assert_eq!(status["waiting"], 0, "{status}");
-    assert!(status["lanes"].as_array().expect("lanes").iter().all(|lane| lane["holder"].is_null()), "{status}");
+    assert!(
+        status["lanes"].as_array().expect("lanes").iter().all(|lane| lane["holder"].is_null()),
+        "{status}"
+    );
 }
 
 #[test]
@@ -204,7 +211,9 @@ fn a_dead_letter_is_seen_shown_edited_and_discarded_from_the_shell() {
     let good = good.to_str().expect("UTF-8");
     assert!(shop.outbox(&["replay", &bad.id.to_string(), "--payload-file", good]).status.success());
     assert!(shop.outbox(&["discard", &worse.id.to_string()]).status.success());
-    until("the rest is published", || service.bodies().iter().filter(|body| body.starts_with("after")).count() == 2);
+    until("the rest is published", || {
+        service.bodies().iter().filter(|body| body.starts_with("after")).count() == 2
+    });
     let of_a: Vec<(String, String)> =
         service.came().into_iter().filter(|(_, body)| body == "good" || body == "after bad").collect();
     assert_eq!([&*of_a[0].1, &*of_a[1].1], ["good", "after bad"], "in its place");
@@ -226,7 +235,10 @@ fn what_cannot_be_used_is_said_in_one_line() {
     fails(&["relay", "--store", &shop.url(), "--to", "amqp://u:hunter2@h"], "scheme of the sink");
     fails(&["relay", "--store", &shop.url(), "--to", "nats://h:1?speed=fast"], "not `speed`");
     fails(&["relay", "--store", &shop.url(), "--to", "stdout:", "--lanes", "200"], "no lane 200");
-    fails(&["outbox", "--store", &shop.url(), "show", &MessageId::new().to_string()], "does not hold message");
+    fails(
+        &["outbox", "--store", &shop.url(), "show", &MessageId::new().to_string()],
+        "does not hold message",
+    );
     fails(&["outbox", "--store", &shop.url(), "replay", "not-an-id"], "UUID");
     fails(&["outbox", "--store", "sqlite:/no/such/shop.db", "status"], "no store at");
 }
@@ -239,7 +251,8 @@ mod crash {
     fn kill_9_between_publish_and_save_publishes_again_under_the_same_ids() {
         // G-42, G-43
         let shop = Shop::new();
-        let service = Service::start(Taken { held: Some(tokio::sync::Semaphore::new(0)), ..Taken::default() });
+        let service =
+            Service::start(Taken { held: Some(tokio::sync::Semaphore::new(0)), ..Taken::default() });
         let messages: Vec<Message> = (0..5).map(|n| message(&format!("k{n}"), &n.to_string())).collect();
         shop.write(&messages);
         let relay = shop.relay(&service.url, &["--lease", "2s"]);

@@ -10,12 +10,26 @@ use super::error::Fault;
 use super::place::Place;
 use crate::migrate::{Applied, Migration, plan};
 
-static KNOWN: [Migration; 1] = [Migration {
-    version: 1,
-    name: "operations",
-    sql: include_str!("../../migrations/sqlite/0001_operations.sql"),
-    minimum_reader: 1,
-}];
+static KNOWN: [Migration; 3] = [
+    Migration {
+        version: 1,
+        name: "operations",
+        sql: include_str!("../../migrations/sqlite/0001_operations.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/sqlite/0002_outbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 3,
+        name: "fence",
+        sql: include_str!("../../migrations/sqlite/0003_fence.sql"),
+        minimum_reader: 1,
+    },
+];
 
 /// Applies what is missing, all or nothing. A database that lacks nothing is only read.
 pub(super) fn run(conn: &mut Connection, place: &Place, now: Timestamp) -> Result<(), Error> {

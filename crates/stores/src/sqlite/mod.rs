@@ -22,11 +22,13 @@ mod error;
 mod job;
 mod keeper;
 mod migrate;
+pub mod outbox;
 mod place;
 mod queue;
 mod reader;
 mod row;
 mod shared;
+pub mod tx;
 mod witness;
 mod work;
 mod writer;
@@ -282,7 +284,7 @@ impl EffectStore for SqliteStore {
             engine: "sqlite",
             clock: ClockSource::Host,
             durability: Durability::Disk,
-            same_transaction: false,
+            same_transaction: true,
             time_precision: Duration::from_micros(1),
         }
     }
