@@ -9,5 +9,6 @@ mod gateway;
 mod keys;
 mod languages;
 mod reconcile;
+mod relay;
 mod verify;
 mod zoo;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
@@ -75,16 +75,18 @@ impl Positions {
         let metadata = admin.inner().fetch_metadata(Some(&self.topic), ANSWER_MAX);
         let metadata = metadata.map_err(|error| Trouble::Down(format!("Kafka does not answer: {error}")))?;
         let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
-        match usize::try_from(self.partition).is_ok_and(|partition| partition < partitions) {
-            true => Ok(()),
-            false if partitions == 0 => {
-                Err(Trouble::Down(format!("the topic `{}` is not ready yet", self.topic)))
-            }
-            false => Err(Trouble::Unusable(format!(
-                "the topic `{}` has {partitions} partitions; each of the {} lanes needs one",
-                self.topic, self.lanes
-            ))),
+        let lanes = usize::try_from(self.lanes).unwrap_or(1);
+        if partitions == 0 {
+            return Err(Trouble::Down(format!("the topic `{}` is not ready yet", self.topic)));
         }
+        if partitions < lanes {
+            // It was made for a store with fewer lanes. Those keep theirs.
+            let more = NewPartitions::new(&self.topic, lanes);
+            let made = block_on(admin.create_partitions([&more], &options));
+            tracing::debug!(target: "semel::relay", ?made, "kafka");
+            return Err(Trouble::Down(format!("the topic `{}` gets {lanes} partitions", self.topic)));
+        }
+        Ok(())
     }
 
     /// What was written last, by whoever had the lane. Call it after their transactions were ended.

@@ -99,6 +99,7 @@ impl Work {
             (Some(positions), Some(position)) => self.transact(&positions, &parcels, &position),
             _ => self.publish(&parcels, &answer),
         };
+        eprintln!("DBG {} {:?} certain={} broken={}", parcels.len(), receipts, self.certain, self.broken);
         // Whoever asked may be gone; then it is published again by the next.
         let _ = answer.send(receipts);
     }

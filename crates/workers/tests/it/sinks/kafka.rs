@@ -12,7 +12,7 @@ use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use semel_core::outbox::{Position, Taken};
 use semel_core::runtime::Tokio;
 use semel_workers::relay::{Relay, Settings};
-use semel_workers::sinks::{Address, KafkaSink, Trouble};
+use semel_workers::sinks::{Address, KafkaSink, Opened, Trouble};
 
 use super::*;
 
@@ -176,7 +176,7 @@ async fn a_takeover_knows_exactly_what_landed_and_the_zombie_is_fenced() {
     let stamp = Stamp::new(&outbox.facts(), cursor.term(), Format::Plain, "ce_", None);
     let batch: Vec<Parcel> = first.iter().map(|entry| stamp.parcel(entry)).collect();
     let position = cursor.position(10);
-    let mut zombie = sink.open(&outbox.facts(), cursor.term()).await.map(|opened| opened.line).ok().unwrap();
+    let mut zombie = opened(&sink, &outbox.facts(), cursor.term().epoch).await.line;
     assert!(zombie.is_atomic());
     let receipts = zombie.publish(Batch { parcels: &batch, position: Some(&position) }).await;
     assert_eq!(receipts, vec![Receipt::Landed; 10]);
@@ -193,6 +193,21 @@ async fn a_takeover_knows_exactly_what_landed_and_the_zombie_is_fenced() {
     assert_eq!(contents(&broker, &topic).await.len(), 20);
 }
 
+/// As a relay does: again while the broker is not ready.
+async fn opened(sink: &KafkaSink, facts: &Facts, epoch: u64) -> Opened {
+    let mut opened = None;
+    until("the line is open", async || {
+        match sink.open(facts, term(epoch)).await {
+            Ok(line) => opened = Some(line),
+            Err(Trouble::Down(reason)) => eprintln!("{reason}"),
+            Err(trouble) => panic!("{trouble}"),
+        }
+        opened.is_some()
+    })
+    .await;
+    opened.unwrap()
+}
+
 async fn sink_again(broker: &str) -> KafkaSink {
     sink(broker, "?transactional=true").await
 }
@@ -205,13 +220,13 @@ async fn a_position_of_an_epoch_to_come_is_not_believed() {
     let sink = sink(&broker, "?transactional=true").await;
     let facts = facts();
     let position = Position(vec![1, 2, 3].into());
-    let mut later = sink.open(&facts, term(9)).await.map(|opened| opened.line).ok().unwrap();
+    let mut later = opened(&sink, &facts, 9).await.line;
     let batch = parcels(&sink, 9, &[message(&topic, "k0", "0")]);
     let landed = later.publish(Batch { parcels: &batch, position: Some(&position) }).await;
     assert_eq!(landed, [Receipt::Landed]);
     let known = |epoch: u64| {
         let (sink, facts) = (&sink, &facts);
-        async move { sink.open(facts, term(epoch)).await.map(|opened| opened.landed).ok().unwrap() }
+        async move { opened(sink, facts, epoch).await.landed }
     };
     assert_eq!(known(10).await, Some(position));
     assert_eq!(known(5).await, None, "the database went back");
