@@ -243,7 +243,8 @@ impl Thread {
             self.again.push((Instant::now() + TAKE_AGAIN_AFTER, taken));
         }
         let now = Instant::now();
-        let (due, later): (Vec<_>, Vec<_>) = std::mem::take(&mut self.again).into_iter().partition(|(at, _)| *at <= now);
+        let (due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.again).into_iter().partition(|(at, _)| *at <= now);
         self.again = later;
         for (_, (topic, partition, generation)) in due {
             let ours =
