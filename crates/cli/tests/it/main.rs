@@ -3,6 +3,7 @@
 mod arrows;
 mod binary;
 mod config;
+mod consume;
 mod crash;
 mod engines;
 mod gateway;

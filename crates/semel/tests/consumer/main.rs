@@ -5,6 +5,8 @@
 
 mod crash;
 mod fence;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod ledger;
 mod nats;
 mod order;

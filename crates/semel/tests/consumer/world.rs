@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -10,8 +9,6 @@ use semel::inbox::{Applied, Apply, Arrival, Batch, Failure, Id, Inbox, Incoming}
 use semel::message::Header;
 use semel::stores::{postgres, sqlite};
 use semel::{PostgresStore, SqliteStore};
-
-pub(crate) type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// What the environment names, or nothing and a loud remark.
 pub(crate) fn named(engine: &str, variable: &str) -> Option<String> {
@@ -50,6 +47,7 @@ pub(crate) struct Mood {
     pub(crate) cured: std::sync::atomic::AtomicBool,
 }
 
+const PATIENCE: Duration = Duration::from_secs(60);
 const EFFECTS: &str = "CREATE TABLE IF NOT EXISTS effect (n INTEGER, id TEXT, key TEXT, payload TEXT)";
 
 impl Mood {
@@ -113,7 +111,11 @@ impl World {
                 (inbox.clone(), Arc::new(sqlite::inbox::Joined::new(inbox, OnSqlite(mood.clone()))))
             }
             Place::Postgres(url) => {
-                let store = PostgresStore::connect(url).await.unwrap();
+                let mut options = postgres::Options::new(url);
+                // A machine that is busy with other things takes its time.
+                (options.connect_wait, options.connect_timeout) = (PATIENCE, PATIENCE);
+                options.call_timeout = PATIENCE;
+                let store = PostgresStore::connect_with(options).await.unwrap();
                 client(url).await.batch_execute(EFFECTS).await.unwrap();
                 let inbox = Arc::new(store.inbox());
                 // Dropping it would end its lanes, which the ledger does not use.

@@ -24,6 +24,9 @@ use semel_core::inbox::{Horizon, Offset};
 use semel_core::store::Pending;
 use tokio::sync::mpsc;
 
+/// For tests that write to topics.
+#[doc(hidden)]
+pub use rdkafka;
 pub use transform::{Outcome, Output, Transform, transform};
 
 use crate::consumer::{Delivery, Receipt, Source};

@@ -1,6 +1,6 @@
 -- Sets a message aside. The same place in the source has one letter, however often it is delivered.
 WITH clock AS (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now),
-row AS (
+entry AS (
     INSERT INTO semel_inbox AS i (handled_at, batch, size, state, grp, source, id, hash)
     SELECT now, 0, octet_length($12::bytea), 3, $1, $2, $4, $13 FROM clock WHERE $4::text IS NOT NULL
     ON CONFLICT (grp, source, id) DO UPDATE SET state = 3, handled_at = excluded.handled_at

@@ -18,7 +18,7 @@ SELECT
 FROM named AS n
 CROSS JOIN LATERAL (
     SELECT count(*) AS seen, count(*) FILTER (WHERE state = 1) AS open
-    FROM (SELECT state FROM semel_inbox AS i WHERE i.grp = n.grp LIMIT $1) AS some
+    FROM (SELECT state FROM semel_inbox AS i WHERE i.grp = n.grp LIMIT $1) AS looked
 ) AS counted
 LEFT JOIN semel_inbox_letter AS l ON l.grp = n.grp
 GROUP BY n.grp, counted.seen, counted.open
