@@ -5,10 +5,10 @@ use std::sync::Arc;
 use semel_core::error::{Error, Kind};
 use semel_core::{EffectStore, MemoryStore};
 
-const FORMS: &str = "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`";
+const FORMS: &str = "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `mysql://USER@HOST/DATABASE` or `memory:`";
 
-/// Opens the store an address names: `sqlite:PATH`, `postgres://…` (also `postgresql://…`), or
-/// `memory:`, which forgets everything with the process.
+/// Opens the store an address names: `sqlite:PATH`, `postgres://…` (also `postgresql://…`), `mysql://…`
+/// (also `mariadb://…`), or `memory:`, which forgets everything with the process.
 ///
 /// An address may hold a password, so no error repeats it.
 pub async fn open(address: &str) -> Result<Arc<dyn EffectStore>, Error> {
@@ -20,6 +20,7 @@ pub async fn open(address: &str) -> Result<Arc<dyn EffectStore>, Error> {
         "memory" => refuse("`memory:` takes nothing after the colon"),
         "sqlite" => sqlite(rest).await,
         "postgres" | "postgresql" => postgres(address).await,
+        "mysql" | "mariadb" => mysql(address).await,
         _ => refuse("the scheme of the store's address is not known"),
     }
 }
@@ -64,13 +65,23 @@ async fn postgres(_address: &str) -> Result<Arc<dyn EffectStore>, Error> {
     refuse("this build has no Postgres: enable the feature `postgres`")
 }
 
+#[cfg(feature = "mysql")]
+async fn mysql(address: &str) -> Result<Arc<dyn EffectStore>, Error> {
+    Ok(Arc::new(crate::mysql::MysqlStore::connect(address).await?))
+}
+
+#[cfg(not(feature = "mysql"))]
+async fn mysql(_address: &str) -> Result<Arc<dyn EffectStore>, Error> {
+    refuse("this build has no MySQL: enable the feature `mysql`")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[tokio::test]
     async fn addresses_that_make_no_sense_are_refused_without_repeating_them() {
-        for address in ["", "semel.db", "sqlite:", "sqlite:///", "memory:x", "mysql://u:hunter2@h/d"] {
+        for address in ["", "semel.db", "sqlite:", "sqlite:///", "memory:x", "oracle://u:hunter2@h/d", "mysql://u:hunter2@"] {
             let refused = open(address).await.map(drop).unwrap_err();
             assert_eq!(refused.kind(), Kind::Misconfigured, "{address}");
             assert!(!refused.to_string().contains("hunter2"), "{refused}");

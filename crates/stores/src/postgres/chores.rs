@@ -11,7 +11,7 @@ use tokio_postgres::types::Type;
 
 use super::connect::{self, Param, get};
 use super::fault::Fault;
-use super::horizon::Seen;
+use crate::horizon::Seen;
 use super::pipeline::{End, Statement};
 use super::pool::Link;
 use super::row::{self, Columns};

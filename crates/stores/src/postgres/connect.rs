@@ -13,7 +13,7 @@ use tokio_postgres::{Client, Config, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::{self, Fault};
-use super::horizon::{Found, Horizon};
+use crate::horizon::{Found, Horizon};
 use super::options::{Address, Options};
 use super::{sql, tls};
 

@@ -15,7 +15,7 @@ use tokio_postgres::types::Type;
 use super::batch::{Batch, Reply};
 use super::connect::{Live, Param, get};
 use super::fault::Fault;
-use super::horizon::Horizon;
+use crate::horizon::Horizon;
 use super::pipeline::{End, Statement};
 use super::{Shared, row, sql};
 

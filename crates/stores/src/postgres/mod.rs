@@ -19,7 +19,6 @@ mod chores;
 mod connect;
 mod fault;
 mod flight;
-mod horizon;
 mod migrate;
 mod options;
 mod pipeline;
@@ -30,7 +29,6 @@ mod step;
 mod sweep;
 mod tls;
 mod verbs;
-mod witness;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,8 +42,10 @@ use tokio::task::JoinHandle;
 pub use options::{Migrate, Options};
 
 use connect::Connector;
-use horizon::{Horizon, Seen};
 use pool::Pool;
+
+use crate::horizon::{Horizon, Seen};
+use crate::witness;
 
 /// At most this often the witness is written.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
@@ -93,7 +93,7 @@ impl PostgresStore {
         options.check()?;
         let address = options::Address::of(&options)?;
         let seen = options.witness.as_deref().map_or(Ok(Seen::default()), witness::read)?;
-        let horizon = Arc::new(Horizon::from(seen));
+        let horizon = Arc::new(Horizon::new("PostgreSQL", seen));
         let connector = Arc::new(Connector::new(address, &options, horizon.clone())?);
         let live = connector.dial().await?;
         migrate::bring_up_to_date(&live, &options, connector.place()).await?;

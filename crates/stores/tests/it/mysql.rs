@@ -1,0 +1,20 @@
+//! The MySQL store on a real MariaDB.
+
+mod rig;
+
+semel_testkit::conformance!(match rig::maker() {
+    Some(maker) => maker,
+    None => return,
+});
+
+semel_testkit::execution!(match rig::maker() {
+    Some(maker) => maker,
+    None => return,
+});
+
+#[test]
+fn interleavings() {
+    if let Some(maker) = rig::maker() {
+        semel_testkit::interleavings(maker, 24);
+    }
+}
