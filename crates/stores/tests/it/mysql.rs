@@ -1,6 +1,15 @@
 //! The MySQL store on a real MariaDB.
 
+mod batches;
+mod crash;
+mod proxy;
+mod reach;
+mod restored;
 mod rig;
+mod schema;
+mod server;
+mod sweeping;
+mod two;
 
 semel_testkit::conformance!(match rig::maker() {
     Some(maker) => maker,
