@@ -33,8 +33,10 @@
 pub use semel_core::*;
 #[cfg(feature = "http")]
 pub use semel_http as http;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use semel_stores as stores;
+#[cfg(feature = "mysql")]
+pub use semel_stores::mysql::MysqlStore;
 #[cfg(feature = "postgres")]
 pub use semel_stores::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use semel_core::error::{Error, Kind};
 use semel_core::{EffectStore, Inbox, MemoryOutbox, MemoryStore, Outbox};
 
-const FORMS: &str = "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE` or `memory:`";
+const FORMS: &str =
+    "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `mysql://USER@HOST/DATABASE` or `memory:`";
 
 /// Lanes of an outbox in memory.
 const MEMORY_LANES: u16 = 8;
 
-/// Opens the store an address names: `sqlite:PATH`, `postgres://…` (also `postgresql://…`), or
-/// `memory:`, which forgets everything with the process.
+/// Opens the store an address names: `sqlite:PATH`, `postgres://…` (also `postgresql://…`),
+/// `mysql://…` (also `mariadb://…`), or `memory:`, which forgets everything with the process.
 ///
 /// An address may hold a password, so no error repeats it.
 pub async fn open(address: &str) -> Result<Arc<dyn EffectStore>, Error> {
@@ -21,6 +22,8 @@ pub async fn open(address: &str) -> Result<Arc<dyn EffectStore>, Error> {
         Named::Sqlite(path) => Ok(Arc::new(aside(move || crate::sqlite::SqliteStore::open(path)).await?)),
         #[cfg(feature = "postgres")]
         Named::Postgres(url) => Ok(Arc::new(crate::postgres::PostgresStore::connect(url).await?)),
+        #[cfg(feature = "mysql")]
+        Named::Mysql(url) => Ok(Arc::new(crate::mysql::MysqlStore::connect(url).await?)),
         #[allow(unreachable_patterns)]
         other => other.not_built(),
     }
@@ -76,6 +79,7 @@ enum Named<'a> {
     Memory,
     Sqlite(std::path::PathBuf),
     Postgres(&'a str),
+    Mysql(&'a str),
 }
 
 impl<'a> Named<'a> {
@@ -88,6 +92,7 @@ impl<'a> Named<'a> {
             "memory" => refuse("`memory:` takes nothing after the colon"),
             "sqlite" => path_of(rest).map(Self::Sqlite),
             "postgres" | "postgresql" => Ok(Self::Postgres(address)),
+            "mysql" | "mariadb" => Ok(Self::Mysql(address)),
             _ => refuse("the scheme of the store's address is not known"),
         }
     }
@@ -97,6 +102,8 @@ impl<'a> Named<'a> {
             Self::Memory => "this build keeps nothing in memory",
             Self::Sqlite(_) => "this build has no SQLite: enable the feature `sqlite`",
             Self::Postgres(_) => "this build has no Postgres: enable the feature `postgres`",
+            Self::Mysql(_) if cfg!(feature = "mysql") => "MySQL keeps operations only, in this build",
+            Self::Mysql(_) => "this build has no MySQL: enable the feature `mysql`",
         })
     }
 }
@@ -135,7 +142,15 @@ mod tests {
 
     #[tokio::test]
     async fn addresses_that_make_no_sense_are_refused_without_repeating_them() {
-        for address in ["", "semel.db", "sqlite:", "sqlite:///", "memory:x", "oracle://u:hunter2@h/d"] {
+        for address in [
+            "",
+            "semel.db",
+            "sqlite:",
+            "sqlite:///",
+            "memory:x",
+            "oracle://u:hunter2@h/d",
+            "mysql://u:hunter2@",
+        ] {
             let refused = open(address).await.map(drop).unwrap_err();
             assert_eq!(refused.kind(), Kind::Misconfigured, "{address}");
             assert!(!refused.to_string().contains("hunter2"), "{refused}");

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// How often the gateway is killed without warning.
     #[arg(long, default_value_t = 4)]
     crashes: u32,
-    /// Where Semel remembers: `sqlite:PATH` or `postgres://…`; a temporary SQLite file if not given.
+    /// Where Semel remembers: `sqlite:PATH`, `postgres://…` or `mysql://…`; a temporary SQLite file if not given.
     #[arg(long, env = "SEMEL_STORE", hide_env_values = true)]
     store: Option<String>,
     /// Show instead what a key, an outbox and a ledger keep from leaking: with all three, and without each.

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use semel_core::error::{Error, Kind};
 use tokio_postgres::error::{DbError, Severity};
 
-use super::horizon::Horizon;
+use crate::horizon::Horizon;
 
 /// A failure that several callers may have to be told.
 #[derive(Clone, Debug)]

@@ -19,7 +19,6 @@ mod chores;
 mod connect;
 mod fault;
 mod flight;
-mod horizon;
 pub mod inbox;
 mod migrate;
 mod options;
@@ -33,7 +32,6 @@ mod sweep;
 mod tls;
 pub mod tx;
 mod verbs;
-mod witness;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -47,8 +45,10 @@ use tokio::task::JoinHandle;
 pub use options::{Migrate, Options};
 
 use connect::Connector;
-use horizon::{Horizon, Seen};
 use pool::Pool;
+
+use crate::horizon::{Horizon, Seen};
+use crate::witness;
 
 /// At most this often the witness is written.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
@@ -57,7 +57,7 @@ const WITNESS_EVERY: Duration = Duration::from_secs(1);
 pub(crate) async fn missing(options: Options) -> Result<crate::Missing, Error> {
     options.check()?;
     let address = options::Address::of(&options)?;
-    let connector = Connector::new(address, &options, Arc::new(Horizon::from(Seen::default())))?;
+    let connector = Connector::new(address, &options, Arc::new(Horizon::new("PostgreSQL", Seen::default())))?;
     let live = connector.dial().await?;
     migrate::missing(&live, &options, connector.place()).await
 }
@@ -107,7 +107,7 @@ impl PostgresStore {
         options.check()?;
         let address = options::Address::of(&options)?;
         let seen = options.witness.as_deref().map_or(Ok(Seen::default()), witness::read)?;
-        let horizon = Arc::new(Horizon::from(seen));
+        let horizon = Arc::new(Horizon::new("PostgreSQL", seen));
         let connector = Arc::new(Connector::new(address, &options, horizon.clone())?);
         let live = connector.dial().await?;
         migrate::bring_up_to_date(&live, &options, connector.place()).await?;

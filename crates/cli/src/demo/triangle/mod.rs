@@ -245,7 +245,7 @@ impl Service {
         match running {
             Some(running) => {
                 let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &messages)?;
-                tx::commit(transaction, finished)?;
+                let _committed = tx::commit(transaction, finished)?;
             }
             None => {
                 enqueue(&transaction, &messages)?;

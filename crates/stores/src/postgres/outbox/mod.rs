@@ -38,10 +38,10 @@ pub(super) use chores::create;
 pub use enqueue::{enqueue, enqueue_at};
 
 use super::connect::{Connector, get};
-use super::horizon::Horizon;
 use super::options::{Address, Options};
 use super::pool::Pool;
 use super::{PostgresStore, migrate};
+use crate::horizon::{Horizon, Seen};
 
 /// The outbox of a PostgreSQL store.
 pub struct PostgresOutbox {
@@ -75,7 +75,11 @@ impl PostgresOutbox {
     pub async fn connect_with(options: Options) -> Result<Self, Error> {
         options.check()?;
         let address = Address::of(&options)?;
-        let connector = Arc::new(Connector::new(address, &options, Arc::new(Horizon::default()))?);
+        let connector = Arc::new(Connector::new(
+            address,
+            &options,
+            Arc::new(Horizon::new("PostgreSQL", Seen::default())),
+        )?);
         let live = connector.dial().await?;
         migrate::bring_up_to_date(&live, &options, connector.place()).await?;
         Self::on(connector, &options).await
