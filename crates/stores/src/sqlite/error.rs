@@ -37,7 +37,8 @@ impl Fault {
 
     /// A sink says that a message landed which this database does not hold under that number.
     pub(super) fn other_message(sequence: u64) -> Self {
-        let text = format!("message {sequence}, which a sink says has landed, is another one here or missing");
+        let text =
+            format!("message {sequence}, which a sink says has landed, is another one here or missing");
         Self { code: ffi::SQLITE_NOTICE, text }
     }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::Timestamp;
 use semel_core::error::{Error, Kind};
 use semel_core::mutant;
 use semel_core::outbox::{BATCH_MAX, Cursor, Entry, Lane, Position, Saved, Settled, Term};
 use semel_core::store::Pending;
-use semel_core::Timestamp;
 
 use super::Desk;
 use super::hand::{Lasting, Version};
@@ -164,7 +164,8 @@ impl Cursor for SqliteCursor {
                 let text = format!("{} entries are settled, and {} were read", settled.len(), self.given);
                 return Err(Error::new(Kind::Misconfigured, text));
             }
-            let pairs: Vec<(Item, Settled)> = self.batch.iter().cloned().zip(settled.iter().cloned()).collect();
+            let pairs: Vec<(Item, Settled)> =
+                self.batch.iter().cloned().zip(settled.iter().cloned()).collect();
             self.doubt = Some(settled.len());
             match self.write_down(pairs).await {
                 Ok(Saved::Kept) => {
@@ -227,7 +228,8 @@ impl Cursor for SqliteCursor {
         let Term { lane, epoch } = self.term;
         Box::pin(async move {
             let desk = self.desk.clone();
-            desk.write(move |hand| hand.change(Lasting::Disk, |conn| settle::give_back(conn, lane, epoch))).await
+            desk.write(move |hand| hand.change(Lasting::Disk, |conn| settle::give_back(conn, lane, epoch)))
+                .await
         })
     }
 }
@@ -235,6 +237,9 @@ impl Cursor for SqliteCursor {
 impl std::fmt::Debug for SqliteCursor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Lane(lane) = self.term.lane;
-        f.debug_struct("SqliteCursor").field("lane", &lane).field("epoch", &self.term.epoch).finish_non_exhaustive()
+        f.debug_struct("SqliteCursor")
+            .field("lane", &lane)
+            .field("epoch", &self.term.epoch)
+            .finish_non_exhaustive()
     }
 }

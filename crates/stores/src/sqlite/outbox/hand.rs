@@ -75,7 +75,8 @@ impl Hand {
 
     /// What changes whenever anybody else has committed to the file.
     pub(super) fn version(&mut self) -> Result<Version, Error> {
-        let ask = |conn: &Connection| conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0));
+        let ask =
+            |conn: &Connection| conn.prepare_cached("PRAGMA data_version")?.query_row([], |row| row.get(0));
         let answer = self.connection().and_then(|conn| Ok(ask(conn)?));
         let found = answer.map_err(|fault| fault.tell(self.shared.place.path()))?;
         Ok((self.opened, found))

@@ -334,9 +334,9 @@ impl Outbox for SqliteOutbox {
                 outbox::check(std::slice::from_ref(message))?;
             }
             let now = self.0.shared.options.clock.now();
-            let judged = self.0.write(move |hand| {
-                hand.change(Lasting::Disk, |conn| settle::judge(conn, id, &verdict, now))
-            });
+            let judged = self
+                .0
+                .write(move |hand| hand.change(Lasting::Disk, |conn| settle::judge(conn, id, &verdict, now)));
             match judged.await? {
                 Judgement::Judged(judged) => Ok(judged),
                 Judgement::Refused(why) => Err(Error::new(Kind::Misconfigured, why)),

@@ -50,7 +50,8 @@ impl Landed {
             (format == FORMAT).then_some(landed)
         };
         parse(&mut bytes).ok_or_else(|| {
-            let text = "the position a sink has kept is none of this outbox; check that the sink belongs to it";
+            let text =
+                "the position a sink has kept is none of this outbox; check that the sink belongs to it";
             Error::new(Kind::Misconfigured, text)
         })
     }

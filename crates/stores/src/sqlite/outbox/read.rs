@@ -78,7 +78,8 @@ fn ready(conn: &Connection, lane: Lane, room: usize, now: Timestamp) -> Result<V
             break;
         }
         let mut statement = conn.prepare_cached(include_str!("sql/letters_of_key.sql"))?;
-        let letters = statement.query_map(params![key, (room - found.len()) as i64], |row| Ok(row::letter(row)))?;
+        let letters =
+            statement.query_map(params![key, (room - found.len()) as i64], |row| Ok(row::letter(row)))?;
         for letter in letters {
             let letter = letter??;
             let may_go = match letter.aside {
@@ -249,7 +250,8 @@ fn line<'a>(
     row: &rusqlite::Row<'_>,
 ) -> Result<&'a mut Backlog, Fault> {
     let text: String = row.get(0)?;
-    let topic = Topic::parse(&text).map_err(|error| Fault::damaged(format!("the topic {text:?}: {error}")))?;
+    let topic =
+        Topic::parse(&text).map_err(|error| Fault::damaged(format!("the topic {text:?}: {error}")))?;
     let lane = Lane(row.get(1)?);
     let empty = Backlog { topic: topic.clone(), lane, waiting: 0, oldest: None, aside: 0, dead: 0 };
     Ok(backlog.entry((topic, lane)).or_insert(empty))

@@ -118,7 +118,9 @@ fn put_aside(
     now: Timestamp,
 ) -> Result<(), Fault> {
     let (aside, tried, reason, again_at) = match settled {
-        Settled::Later { reason, again_in } => (Aside::Later, 1, shortened(reason), Some(now.after(*again_in))),
+        Settled::Later { reason, again_in } => {
+            (Aside::Later, 1, shortened(reason), Some(now.after(*again_in)))
+        }
         Settled::Dead { reason } => (Aside::Dead, 1, shortened(reason), None),
         Settled::Behind | Settled::Sent => (Aside::Behind, 0, "", None),
     };
@@ -261,7 +263,8 @@ pub(super) fn judge(
     match verdict {
         Verdict::Replay => replay(conn, sequence, now)?,
         Verdict::Edit(message) if message.id == id => {
-            let why = "an edited message needs an id of its own: under the old one it would pass for a duplicate";
+            let why =
+                "an edited message needs an id of its own: under the old one it would pass for a duplicate";
             return Ok(Done::Leave(Judgement::Refused(why)));
         }
         Verdict::Edit(message) if message.key != old.key => {
@@ -304,8 +307,7 @@ pub(super) fn rebase(
     }
     let values = params![epoch, now.as_micros(), by];
     conn.prepare_cached(include_str!("sql/rebased.sql"))?.execute(values)?;
-    let count: i64 =
-        conn.prepare_cached(include_str!("sql/count.sql"))?.query_row([], |row| row.get(0))?;
+    let count: i64 = conn.prepare_cached(include_str!("sql/count.sql"))?.query_row([], |row| row.get(0))?;
     Ok(Done::Commit((fresh, count.unsigned_abs())))
 }
 

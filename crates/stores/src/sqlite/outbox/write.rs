@@ -23,7 +23,11 @@ pub fn enqueue(transaction: &Connection, messages: &[Message]) -> Result<(), Err
     enqueue_at(transaction, messages, SystemClock.now())
 }
 
-pub(in crate::sqlite) fn enqueue_at(conn: &Connection, messages: &[Message], now: Timestamp) -> Result<(), Error> {
+pub(in crate::sqlite) fn enqueue_at(
+    conn: &Connection,
+    messages: &[Message],
+    now: Timestamp,
+) -> Result<(), Error> {
     if !mutant::on("sqlite-outbox-unchecked") {
         outbox::check(messages)?;
     }
@@ -62,7 +66,8 @@ pub(in crate::sqlite) fn must_be_in_transaction(conn: &Connection) -> Result<(),
 
 /// `synchronous` of at least FULL: SQLite's own default.
 pub(in crate::sqlite) fn must_sync(conn: &Connection) -> Result<(), Error> {
-    let level = conn.prepare_cached("PRAGMA synchronous").and_then(|mut ask| ask.query_row([], |row| row.get(0)));
+    let level =
+        conn.prepare_cached("PRAGMA synchronous").and_then(|mut ask| ask.query_row([], |row| row.get(0)));
     let level: i64 = level.map_err(|error| tell(conn, &error.into()))?;
     if level < 2 {
         let text = "this connection does not sync its commits, so a power failure could undo what was already \

@@ -64,8 +64,7 @@ fn a_payment_that_comes_after_its_refund_is_refused() {
 #[test]
 fn a_fence_and_its_write_are_one_transaction() {
     let (disk, mut conn) = orders();
-    let (one, two) =
-        (fence::lease(&conn, &resource()).unwrap(), fence::lease(&conn, &resource()).unwrap());
+    let (one, two) = (fence::lease(&conn, &resource()).unwrap(), fence::lease(&conn, &resource()).unwrap());
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     assert_eq!(fence::pass(&transaction, &resource(), two).unwrap(), Passage::Passed);
     transaction.rollback().unwrap();

@@ -54,8 +54,7 @@ fn charge(conn: &Connection) {
 }
 
 fn charged(disk: &Disk) -> i64 {
-    let cents: i64 =
-        disk.meddle().query_row("SELECT cents FROM account", [], |row| row.get(0)).unwrap();
+    let cents: i64 = disk.meddle().query_row("SELECT cents FROM account", [], |row| row.get(0)).unwrap();
     (10_000 - cents) / 2000
 }
 
@@ -355,8 +354,7 @@ async fn a_restored_database_runs_nothing_until_acknowledged() {
 async fn child_that_pays_until_it_dies() {
     let Some(path) = given_to_child() else { return };
     let mut conn = Connection::open(path).unwrap();
-    let secret: Vec<u8> =
-        conn.query_row("SELECT secret FROM semel_hash_key", [], |row| row.get(0)).unwrap();
+    let secret: Vec<u8> = conn.query_row("SELECT secret FROM semel_hash_key", [], |row| row.get(0)).unwrap();
     let key = semel_core::fingerprint::HashKey::new(1, secret.try_into().unwrap());
     let prints = Fingerprinter::new(vec![key]).unwrap();
     for n in 0..3 {
