@@ -60,12 +60,7 @@ impl Horizon {
     /// Starts from what a witness remembers.
     pub(crate) fn new(engine: &'static str, seen: Seen) -> Self {
         let rest = Rest { store_id: seen.store_id, epoch: seen.mark.epoch, ..Rest::default() };
-        Self {
-            engine,
-            token: seen.mark.token.0.into(),
-            is_behind: AtomicBool::new(false),
-            rest: rest.into(),
-        }
+        Self { engine, token: seen.mark.token.0.into(), is_behind: AtomicBool::new(false), rest: rest.into() }
     }
 
     /// Ask before looking: what others do in between must not pass for a step back.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use semel_core::error::{Error, Kind};
 use semel_core::{EffectStore, MemoryStore};
 
-const FORMS: &str = "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `mysql://USER@HOST/DATABASE` or `memory:`";
+const FORMS: &str =
+    "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `mysql://USER@HOST/DATABASE` or `memory:`";
 
 /// Opens the store an address names: `sqlite:PATH`, `postgres://…` (also `postgresql://…`), `mysql://…`
 /// (also `mariadb://…`), or `memory:`, which forgets everything with the process.
@@ -81,7 +82,15 @@ mod tests {
 
     #[tokio::test]
     async fn addresses_that_make_no_sense_are_refused_without_repeating_them() {
-        for address in ["", "semel.db", "sqlite:", "sqlite:///", "memory:x", "oracle://u:hunter2@h/d", "mysql://u:hunter2@"] {
+        for address in [
+            "",
+            "semel.db",
+            "sqlite:",
+            "sqlite:///",
+            "memory:x",
+            "oracle://u:hunter2@h/d",
+            "mysql://u:hunter2@",
+        ] {
             let refused = open(address).await.map(drop).unwrap_err();
             assert_eq!(refused.kind(), Kind::Misconfigured, "{address}");
             assert!(!refused.to_string().contains("hunter2"), "{refused}");

@@ -25,7 +25,13 @@ pub(super) async fn list(shared: &Shared, filter: &Filter, after: Token, limit: 
 }
 
 /// Two statements that write nothing. A claim that commits between them may or may not be seen.
-async fn page(shared: &Shared, live: &mut Live, filter: &Filter, after: i64, limit: u32) -> Result<Page, Fault> {
+async fn page(
+    shared: &Shared,
+    live: &mut Live,
+    filter: &Filter,
+    after: i64,
+    limit: u32,
+) -> Result<Page, Fault> {
     let look = live.ask(sql::LOOK, vec![after.into(), limit.into()]).await?.rows;
     let look = look.first().ok_or_else(no_row)?;
     let (seen, last) = (row::int(look, 0)?, row::maybe_int(look, 1)?);

@@ -177,7 +177,9 @@ impl Connector {
                 let fault = Fault::of(error).error();
                 Error::new(fault.kind(), format!("{}: {fault}", self.place))
             }
-            E::Io(IoError::Tls(_)) | E::Driver(DriverError::NoClientSslFlagFromServer) => self.untrusted(error),
+            E::Io(IoError::Tls(_)) | E::Driver(DriverError::NoClientSslFlagFromServer) => {
+                self.untrusted(error)
+            }
             // The handshake's own verdict comes wrapped in an input error.
             E::Io(IoError::Io(io)) if io.kind() == std::io::ErrorKind::InvalidData => self.untrusted(error),
             E::Driver(

@@ -38,14 +38,7 @@ impl Fault {
     /// A failure of this side, before or instead of the server's.
     pub(super) fn new(kind: Kind, sentence: impl Into<String>) -> Self {
         let sentence = sentence.into();
-        Self {
-            kind,
-            maybe_applied: false,
-            sentence,
-            cause: String::new(),
-            again: Again::No,
-            broken: false,
-        }
+        Self { kind, maybe_applied: false, sentence, cause: String::new(), again: Again::No, broken: false }
     }
 
     /// No answer in time. The connection is given up: its answer would come to the wrong question.
@@ -66,7 +59,10 @@ impl Fault {
             mysql_async::Error::Server(server) => Self::of_server(server),
             mysql_async::Error::Driver(DriverError::PacketTooLarge) => Self {
                 broken: true,
-                ..Self::new(Kind::Misconfigured, "an outcome is larger than max_allowed_packet of MySQL; raise it")
+                ..Self::new(
+                    Kind::Misconfigured,
+                    "an outcome is larger than max_allowed_packet of MySQL; raise it",
+                )
             },
             other => Self {
                 cause: chain(other),
@@ -149,9 +145,7 @@ fn classify(code: u16) -> (Kind, &'static str) {
             (Kind::Denied, ": check user, password, host and whether TLS is required")
         }
         1046 | 1049 => (Kind::Misconfigured, ": create the database, or correct its name in the address"),
-        1146 | 1054 | 1136 => {
-            (Kind::Schema, ": the schema is missing or not Semel's; run the migration")
-        }
+        1146 | 1054 | 1136 => (Kind::Schema, ": the schema is missing or not Semel's; run the migration"),
         1153 => (Kind::Misconfigured, ": an outcome is larger than max_allowed_packet; raise it"),
         1366 | 1406 => (Kind::Misconfigured, ": a value cannot be kept as it is"),
         126 | 127 | 144 | 145 | 1034 | 1194 | 1195 | 1712 | 1877 => {

@@ -38,7 +38,13 @@ impl Pool {
 
     /// For work on a store that may be used.
     pub(super) fn tries(&self) -> Tries<'_> {
-        Tries { pool: self, backoff: Backoff::new(Nonce::random()), left: TRIES_MAX, waited: false, any: false }
+        Tries {
+            pool: self,
+            backoff: Backoff::new(Nonce::random()),
+            left: TRIES_MAX,
+            waited: false,
+            any: false,
+        }
     }
 
     /// For work on a store that may have gone back.

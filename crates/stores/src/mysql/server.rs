@@ -92,13 +92,17 @@ impl Server {
             let (a, b, c) = least;
             return refuse(
                 Kind::Misconfigured,
-                format!("the server at {place} is {make} {major}.{minor}.{patch}; the store needs {a}.{b}.{c} or later"),
+                format!(
+                    "the server at {place} is {make} {major}.{minor}.{patch}; the store needs {a}.{b}.{c} or later"
+                ),
             );
         }
         if self.several_write {
             return refuse(
                 Kind::Misconfigured,
-                format!("{make} at {place} is a Galera cluster: each node numbers for itself, so tokens would not grow"),
+                format!(
+                    "{make} at {place} is a Galera cluster: each node numbers for itself, so tokens would not grow"
+                ),
             );
         }
         match self.lax {

@@ -267,7 +267,8 @@ fn a_record_taken_by_another_meanwhile_is_seen_as_it_is_then() {
         let store = store(&database).await;
         let lease = granted(store.claim(&request("meanwhile")).await.unwrap());
         let mut other = database.client().await;
-        let taken = "UPDATE semel_operation SET token = token + 1, nonce = x'00112233445566778899aabbccddeeff'";
+        let taken =
+            "UPDATE semel_operation SET token = token + 1, nonce = x'00112233445566778899aabbccddeeff'";
         other.query_drop(format!("START TRANSACTION; {taken}")).await.unwrap();
         let renewing = tokio::spawn({
             let store = store.clone();

@@ -149,7 +149,8 @@ fn tls_is_as_strict_as_the_address_says() {
         let other = folder.path().join("other.pem");
         std::fs::write(&other, OTHER_CA).unwrap();
         let url = database.url();
-        let store = MysqlStore::connect(&format!("{url}?sslmode=verify-full&sslrootcert={ca}")).await.unwrap();
+        let store =
+            MysqlStore::connect(&format!("{url}?sslmode=verify-full&sslrootcert={ca}")).await.unwrap();
         granted(store.claim(&request("secret")).await.unwrap());
         for mode in ["require", "verify-ca", "verify-full"] {
             let root = other.display();

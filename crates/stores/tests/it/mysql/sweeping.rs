@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use mysql_async::prelude::Queryable;
 use mysql_async::TxOpts;
+use mysql_async::prelude::Queryable;
 use semel_core::State;
 use semel_core::store::EffectStore;
 use semel_core::verbs::Completion;
@@ -34,7 +34,9 @@ fn a_row_in_use_does_not_stop_the_sweeper_and_is_met_again() {
         let mut other = database.client().await;
         let mut held = other.start_transaction(TxOpts::default()).await.unwrap();
         let id = request("old-7").operation.id();
-        held.exec_drop("SELECT 1 FROM semel_operation WHERE id = ? FOR UPDATE", (&id.as_bytes()[..],)).await.unwrap();
+        held.exec_drop("SELECT 1 FROM semel_operation WHERE id = ? FOR UPDATE", (&id.as_bytes()[..],))
+            .await
+            .unwrap();
         let mut deleted = 0;
         loop {
             let report = store.sweep(300, Duration::ZERO).await.unwrap();
