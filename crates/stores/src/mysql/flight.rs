@@ -45,11 +45,7 @@ enum Met {
 pub(super) async fn fly(shared: &Shared, live: &mut Live, batch: &Batch) -> Result<Landed, Fault> {
     let claims = distinct(batch.claims.iter().map(|waiting| &waiting.call), Verb::operation);
     let completions = distinct(batch.completions.iter().map(|waiting| &waiting.call), Verb::operation);
-    live.within(shared.call_timeout).begin().await?;
-    let moment = match claims.is_empty() {
-        true => step::moment(shared, live).await?,
-        false => step::draw(shared, live, claims.len()).await?,
-    };
+    let moment = step::begin_with(shared, live.within(shared.call_timeout), claims.len()).await?;
     let wishes = wishes(&claims, moment);
     // Claims first, in every batch: fewer circles of batches that wait for each other.
     let granted = claims.is_empty() || claim(live, &wishes).await?;

@@ -28,6 +28,7 @@ pub(super) const MIGRATION_LOCK: &str = include_str!("sql/migration_lock.sql");
 pub(super) const MIGRATION_UNLOCK: &str = include_str!("sql/migration_unlock.sql");
 pub(super) const MOMENT: &str = include_str!("sql/moment.sql");
 pub(super) const NEW_KEY: &str = include_str!("sql/new_key.sql");
+pub(super) const NO_DRAW: &str = include_str!("sql/no_draw.sql");
 pub(super) const PUT: &str = include_str!("sql/put.sql");
 pub(super) const ROTATE: &str = include_str!("sql/rotate.sql");
 pub(super) const SERVER: &str = include_str!("sql/server.sql");

@@ -3,6 +3,7 @@
 //! Everything that is not a plain first claim or a plain completion goes this way, and whatever the
 //! batches could not answer.
 
+use mysql_async::Row;
 use semel_core::Token;
 use semel_core::error::Error;
 use semel_core::record::{Moment, Record, Verb};
@@ -36,7 +37,7 @@ async fn attempt<V: Verb>(shared: &Shared, live: &mut Live, verb: &V) -> Result<
     let locked = live.ask(&sql::lock(), vec![row::key(verb.operation())]).await?.rows;
     // Asked for with the row in hand: a token drawn, or a time read, while waiting for it could be older
     // than those the row then has.
-    let moment = if V::TAKES_TOKEN { draw(shared, live, 1).await? } else { moment(shared, live).await? };
+    let moment = if V::TAKES_TOKEN { draw(shared, live).await? } else { moment(shared, live).await? };
     let current = locked.first().map(row::record).transpose()?;
     let step = verb.decide(current.as_ref(), moment);
     let Some(put) = step.put else {
@@ -56,11 +57,24 @@ async fn attempt<V: Verb>(shared: &Shared, live: &mut Live, verb: &V) -> Result<
     Ok(Tried::Answer(step.answer))
 }
 
-/// Draws tokens that follow each other, and reads the time. The moment has the first of them.
-pub(super) async fn draw(shared: &Shared, live: &mut Live, tokens: usize) -> Result<Moment, Fault> {
-    let rows = live.say(&sql::each(&sql::draw(), tokens)).await?;
-    let drawn = rows.first().ok_or_else(no_row)?;
-    Ok(Moment { now: shared.now(row::time(drawn, 1)?), fresh: Token(row::int(drawn, 0)? as u64) })
+/// Draws a token, and reads the time.
+async fn draw(shared: &Shared, live: &mut Live) -> Result<Moment, Fault> {
+    let rows = live.say(&sql::each(&sql::draw(), 1)).await?;
+    drawn(shared, rows.first())
+}
+
+/// Begins a transaction, draws tokens that follow each other, and reads the time, all in one go. The
+/// moment has the first of the tokens.
+pub(super) async fn begin_with(shared: &Shared, live: &mut Live, tokens: usize) -> Result<Moment, Fault> {
+    let draw = if tokens == 0 { sql::NO_DRAW.into() } else { sql::each(&sql::draw(), tokens) };
+    let rows = live.say(&format!("START TRANSACTION;\n{draw}")).await?;
+    drawn(shared, rows.first())
+}
+
+/// Reads `draw.sql`.
+fn drawn(shared: &Shared, row: Option<&Row>) -> Result<Moment, Fault> {
+    let row = row.ok_or_else(no_row)?;
+    Ok(Moment { now: shared.now(row::time(row, 1)?), fresh: Token(row::int(row, 0)? as u64) })
 }
 
 /// The time, and no token.

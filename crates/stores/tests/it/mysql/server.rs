@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable;
@@ -37,21 +37,43 @@ fn as_self(program: &Path) -> Command {
     command
 }
 
+/// An empty server's data, made once and copied for each test.
+static INSTALLED: LazyLock<Option<tempfile::TempDir>> = LazyLock::new(|| {
+    let Some(install) = program("mariadb-install-db") else {
+        eprintln!("SKIPPED mariadb: mariadb-install-db is not there");
+        return None;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let installed = as_self(&install)
+        .arg(format!("--datadir={}", folder.path().display()))
+        .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
+        .args(["--skip-name-resolve", "--innodb-log-file-size=8M"])
+        .stderr(Stdio::piped())
+        .output()
+        .unwrap();
+    assert!(installed.status.success(), "{}", String::from_utf8_lossy(&installed.stderr));
+    Some(folder)
+});
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to)
+        } else {
+            drop(std::fs::copy(entry.path(), to))
+        }
+    }
+}
+
 impl Server {
     /// `None`: there is no program to run.
     async fn start(settings: &[&str]) -> Option<Self> {
         named("SEMEL_TEST_MARIADB")?;
-        let Some(install) = program("mariadb-install-db") else {
-            eprintln!("SKIPPED mariadb: mariadb-install-db is not there");
-            return None;
-        };
         let folder = tempfile::tempdir().unwrap();
-        let installed = as_self(&install)
-            .arg(format!("--datadir={}", folder.path().join("data").display()))
-            .args(["--auth-root-authentication-method=normal", "--skip-test-db"])
-            .status()
-            .unwrap();
-        assert!(installed.success());
+        copy(INSTALLED.as_ref()?.path(), &folder.path().join("data"));
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut server = Self { folder, port, running: None };
         server.run(settings).await;
@@ -73,7 +95,7 @@ impl Server {
         self.running = Some(running);
         let began = Instant::now();
         while tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.is_err() {
-            assert!(began.elapsed() < Duration::from_secs(90), "the server does not come up");
+            assert!(began.elapsed() < Duration::from_secs(300), "the server does not come up");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -104,7 +126,7 @@ impl Drop for Server {
 
 fn block_on(test: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(240), test).await.unwrap() });
+    runtime.block_on(async { tokio::time::timeout(Duration::from_secs(600), test).await.unwrap() });
     semel_testkit::ledger("mariadb", "mariadb", 1);
 }
 
