@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 3] = [
+static MIGRATIONS: [Migration; 5] = [
     Migration {
         version: 1,
         name: "operations",
@@ -23,12 +23,24 @@ static MIGRATIONS: [Migration; 3] = [
     },
     Migration {
         version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/postgres/0002_outbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 3,
         name: "fence",
         sql: include_str!("../../migrations/postgres/0003_fence.sql"),
         minimum_reader: 1,
     },
     Migration {
-        version: 3,
+        version: 4,
+        name: "inbox",
+        sql: include_str!("../../migrations/postgres/0004_inbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 5,
         name: "functions",
         sql: include_str!("../../migrations/postgres/0005_functions.sql"),
         minimum_reader: 1,
