@@ -134,23 +134,21 @@ BEGIN
 END
 $$;
 
--- Writes the completed record where semel_begin found none, or over exactly the row it found. Says
--- whether this happened inside a savepoint.
+-- Writes the completed record where semel_begin found none, or over exactly the row it found.
 CREATE FUNCTION semel_finish(done semel_operation, replaced_version bigint, replaced_token bigint, replaced_nonce bytea)
-RETURNS boolean
+RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    written bigint;
+    name text := encode(done.id, 'hex');
 BEGIN
-    IF semel_joined() ->> encode(done.id, 'hex') IS DISTINCT FROM encode(done.nonce, 'hex') THEN
+    IF semel_joined() ->> name IS DISTINCT FROM encode(done.nonce, 'hex') THEN
         RAISE EXCEPTION 'this transaction has not begun the operation, or rolled back to before it had'
             USING ERRCODE = 'SM001', HINT = 'begin, effect and finish belong in one transaction';
     END IF;
     done.settled_at := greatest(done.attempt_at, semel_now());
     IF replaced_token IS NULL THEN
         INSERT INTO semel_operation SELECT done.*
-        ON CONFLICT ON CONSTRAINT semel_operation_id DO NOTHING
-        RETURNING xmin::text::bigint INTO written;
+        ON CONFLICT ON CONSTRAINT semel_operation_id DO NOTHING;
     ELSE
         UPDATE semel_operation AS o
         SET token = done.token, created_at = done.created_at, attempt_at = done.attempt_at,
@@ -162,14 +160,27 @@ BEGIN
         WHERE o.id = done.id
             AND o.token = replaced_token
             AND o.nonce = replaced_nonce
-            AND o.xmin::text::bigint = replaced_version
-        RETURNING o.xmin::text::bigint INTO written;
+            AND o.xmin::text::bigint = replaced_version;
     END IF;
-    IF written IS NULL THEN
+    IF NOT FOUND THEN
         RAISE EXCEPTION 'somebody outside this transaction came in between'
             USING ERRCODE = 'SM002', HINT = 'roll back and try the whole transaction again';
     END IF;
-    RETURN written <> pg_current_xact_id()::text::bigint & 4294967295;
+    PERFORM set_config(
+        'semel.joined', (semel_joined() || jsonb_build_object(name, 'done ' || encode(done.nonce, 'hex')))::text, true
+    );
+END
+$$;
+
+-- Fails the transaction unless the outcome of an attempt is still part of it: sent in one message with COMMIT. It fails
+-- as well after an error that was ignored, where COMMIT by itself would roll back and report success.
+CREATE FUNCTION semel_sure(operation bytea, attempt bytea) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF semel_joined() ->> encode(operation, 'hex') IS DISTINCT FROM 'done ' || encode(attempt, 'hex') THEN
+        RAISE EXCEPTION 'the outcome is not part of this transaction: it was rolled back to a savepoint before it'
+            USING ERRCODE = 'SM001', HINT = 'effect and finish belong at the same level';
+    END IF;
 END
 $$;
 

@@ -38,6 +38,7 @@ const COMPLETE: &str = include_str!("sql/complete.sql");
 const FRESH: &str = include_str!("sql/fresh.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
+const TX_COMMIT: &str = include_str!("sql/tx_commit.sql");
 const TX_ENQUEUE: &str = include_str!("sql/tx_enqueue.sql");
 const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");
 const TX_FINISH: &str = include_str!("sql/tx_finish.sql");
@@ -108,6 +109,14 @@ const UNLOCKED: &str = "(SELECT true, semel_now(), nextval('semel_token'), o.xmi
     FROM (SELECT set_config('semel.joined', \
         jsonb_build_object(encode($1, 'hex'), encode($2, 'hex'))::text, true)) AS joined \
     LEFT JOIN semel_operation AS o ON o.id = $1)";
+
+pub(super) fn tx_commit() -> &'static str {
+    match () {
+        () if mutant::on("joined-commit-unchecked") => "COMMIT",
+        () if mutant::on("joined-savepoint-ignored") => "SELECT; COMMIT",
+        () => TX_COMMIT,
+    }
+}
 
 pub(super) fn tx_finish(messages: usize) -> Cow<'static, str> {
     let finish = tx_finish_alone();

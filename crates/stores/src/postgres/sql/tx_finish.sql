@@ -5,4 +5,4 @@ SELECT semel_finish(
         $23, $24, $25
     )::semel_operation,
     $26, $27, $28
-) AS nested
+) AS finished

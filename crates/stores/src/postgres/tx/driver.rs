@@ -1,4 +1,4 @@
-//! What is asked of a driver: one statement in one round trip, and a commit that tells the truth.
+//! What is asked of a driver: one statement in one round trip, several in one message.
 
 use std::future::Future;
 
@@ -9,12 +9,6 @@ use super::super::connect::Param;
 use super::super::fault::Fault;
 use super::super::row::Cells;
 use super::value::{Value, inline};
-
-/// How a transaction ends. The empty SELECT fails where an earlier error was ignored; a COMMIT by itself would
-/// roll back and report success.
-pub(super) fn ending() -> &'static str {
-    if semel_core::mutant::on("joined-commit-unchecked") { "COMMIT" } else { "SELECT; COMMIT" }
-}
 
 /// A connection that statements can be sent on.
 pub(super) trait Speaks: Send {
@@ -37,8 +31,8 @@ pub(super) trait Speaks: Send {
 
 /// A transaction that can end.
 pub(super) trait Ends: Send {
-    /// Commits, or fails where nothing would have been committed.
-    fn commit(self) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Sends the statements that end it, in one message.
+    fn end(self, sql: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 impl<C: GenericClient + Sync> Speaks for &C {
@@ -62,8 +56,8 @@ impl<C: GenericClient + Sync> Speaks for &C {
 }
 
 impl Ends for Transaction<'_> {
-    async fn commit(self) -> Result<(), Fault> {
-        self.batch_execute(ending()).await.map_err(|error| Fault::of(&error))?;
+    async fn end(self, sql: &str) -> Result<(), Fault> {
+        self.batch_execute(sql).await.map_err(|error| Fault::of(&error))?;
         // It is over, and a ROLLBACK after it would be one message too many.
         std::mem::forget(self);
         Ok(())

@@ -36,7 +36,7 @@
 //! # Savepoints
 //! Effect and [`finish`] belong at the same level: what is rolled back must take the other with it. A
 //! rollback to a savepoint before [`begin`] undoes the beginning and frees the lock; `finish` then fails. A
-//! rollback to a savepoint after it undoes only what came after.
+//! rollback to a savepoint after it undoes only what came after; [`commit`] fails if that was the outcome.
 //!
 //! # Isolation
 //! Under READ COMMITTED a record is read after the lock was taken. Under REPEATABLE READ and SERIALIZABLE the
@@ -54,7 +54,7 @@ use std::time::Duration;
 
 use semel_core::claim::Claim;
 use semel_core::clock::{Timestamp, micros};
-use semel_core::error::{Error, Kind};
+use semel_core::error::Error;
 use semel_core::joined::{self, Call, Committed};
 use semel_core::record::{self, Moment, Record};
 use semel_core::{Message, Nonce, Operation, OperationId, Outcome, Refusal, Token, attempt, mutant};
@@ -128,7 +128,6 @@ impl Running {
 pub struct Finished {
     operation: OperationId,
     nonce: Nonce,
-    nested: bool,
 }
 
 /// What became of a commit whose answer was lost.
@@ -206,8 +205,8 @@ pub async fn finish(
     }
     let rows =
         connection.ask(&sql::tx_finish(messages.len()), &values).await.map_err(|fault| fault.error())?;
-    let nested = there(rows.first().ok_or_else(no_row)?.bool(0)?, "nested")?;
-    Ok(Finished { operation: holder.operation, nonce: holder.nonce, nested })
+    rows.first().ok_or_else(no_row)?;
+    Ok(Finished { operation: holder.operation, nonce: holder.nonce })
 }
 
 /// Commits. When the answer is lost, `resolve` is asked, on another connection: see [`resolve`].
@@ -215,7 +214,8 @@ pub async fn finish(
 /// An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened. The other
 /// kind means that nobody could find out: tell the client to come back, and its retry will.
 ///
-/// It refuses an attempt that was finished inside a savepoint, and a transaction in which an error was ignored.
+/// It fails if the outcome was rolled back to a savepoint before it, and if an error was ignored before: a COMMIT by itself
+/// would then roll back and report success. Committing in another way is allowed and checks neither.
 ///
 /// # Cancellation
 /// Dropped, it is committed or not; a retry finds out.
@@ -228,14 +228,11 @@ where
     F: Future<Output = Result<Fate, Error>>,
 {
     let committed = Committed::seen(finished.operation);
-    if finished.nested && !mutant::on("joined-savepoint-ignored") {
-        return Err(Error::new(
-            Kind::Misconfigured,
-            "the operation was finished inside a savepoint, which may still be rolled back without it; \
-             finish it at the level of the transaction",
-        ));
-    }
-    let Err(fault) = transaction.commit().await else { return Ok(committed) };
+    let values =
+        [Value::Bytea(Some(finished.operation.as_bytes())), Value::Bytea(Some(finished.nonce.as_bytes()))];
+    let Err(fault) = transaction.end(&value::inline(sql::tx_commit(), &values)).await else {
+        return Ok(committed);
+    };
     if !fault.broken {
         return Err(fault.error());
     }

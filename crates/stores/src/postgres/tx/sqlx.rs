@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Decode, Executor, PgConnection, Postgres, Row, Transac
 
 use super::super::fault::Fault;
 use super::super::row::Cells;
-use super::driver::{Ends, Speaks, ending};
+use super::driver::{Ends, Speaks};
 use super::value::{Value, inline};
 
 impl Speaks for &mut PgConnection {
@@ -32,9 +32,11 @@ impl Speaks for &mut PgConnection {
 }
 
 impl Ends for Transaction<'_, Postgres> {
-    async fn commit(mut self) -> Result<(), Fault> {
-        // Dropping it afterwards has sqlx send a ROLLBACK that finds nothing to roll back; nobody waits for it.
-        (*self).execute(ending()).await.map(drop).map_err(|error| fault(&error))
+    async fn end(mut self, sql: &str) -> Result<(), Fault> {
+        // sqlx does not know that it is over, and sends a ROLLBACK when it is dropped, which nobody waits for. The
+        // empty transaction is there to be rolled back: without it the server would log a warning each time.
+        let sql = format!("{sql}; BEGIN");
+        (*self).execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| fault(&error))
     }
 }
 

@@ -8,7 +8,7 @@ use semel_core::joined::Call;
 use semel_core::record::Recovery;
 use semel_core::store::EffectStore;
 use semel_core::verbs::Release;
-use semel_core::{Claim, Fingerprinter, Outcome, Policy, Refusal, Scope, State};
+use semel_core::{Claim, Fingerprinter, Message, Outcome, Policy, Refusal, Scope, State, Topic};
 use semel_stores::postgres::PostgresStore;
 use semel_stores::postgres::tx::{self, Begun, Running};
 use tokio_postgres::{Client, IsolationLevel};
@@ -292,22 +292,32 @@ fn a_rollback_to_after_the_beginning_keeps_the_operation() {
     });
 }
 
-// G-31: the effect could be committed without its outcome.
+// G-31: the effect must not be committed without its outcome.
 #[test]
-fn what_was_finished_inside_a_savepoint_is_not_committed_as_if_it_were_not() {
+fn an_effect_whose_outcome_was_rolled_back_is_not_committed() {
     with_database(async |database| {
         let (_store, prints) = shop(&database).await;
-        let wish = call(&prints, "k-1", "20 euro");
         let mut client = database.client().await;
-        let mut transaction = client.transaction().await.unwrap();
-        let running = run(tx::begin(&transaction, &wish).await.unwrap());
-        transaction.execute("INSERT INTO payment (who) VALUES ('alice')", &[]).await.unwrap();
-        let savepoint = transaction.savepoint("outcome").await.unwrap();
-        let finished = tx::finish(&savepoint, running, &Outcome::text("paid"), &[]).await.unwrap();
-        savepoint.rollback().await.unwrap();
-        let refused = tx::commit(transaction, finished, async |_| unreachable!("nothing was sent")).await;
-        assert!(refused.unwrap_err().to_string().contains("savepoint"));
-        assert_eq!(payments(&database).await, 0);
+        for (key, rolled_back) in [("k-1", true), ("k-2", false)] {
+            let wish = call(&prints, key, "20 euro");
+            let mut transaction = client.transaction().await.unwrap();
+            let running = run(tx::begin(&transaction, &wish).await.unwrap());
+            transaction.execute("INSERT INTO payment (who) VALUES ('alice')", &[]).await.unwrap();
+            let savepoint = transaction.savepoint("outcome").await.unwrap();
+            let finished = tx::finish(&savepoint, running, &Outcome::text("paid"), &[]).await.unwrap();
+            if rolled_back {
+                savepoint.rollback().await.unwrap();
+            } else {
+                savepoint.commit().await.unwrap();
+            }
+            let committed =
+                tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await;
+            match committed {
+                Err(error) => assert!(rolled_back && error.to_string().contains("SM001"), "{error:?}"),
+                Ok(_) => assert!(!rolled_back),
+            }
+            assert_eq!(payments(&database).await, i64::from(!rolled_back));
+        }
     });
 }
 
@@ -375,6 +385,51 @@ fn a_transaction_that_looks_at_an_older_state_fails_and_can_be_tried_again() {
             assert_eq!(replayed(tx::begin(&again, &wish.again()).await.unwrap()), "paid by attempt 1");
         }
         assert_eq!(payments(&database).await, 2);
+    });
+}
+
+// G-30, G-40: messages are part of the same transaction, in the order they were given.
+#[test]
+fn messages_commit_with_the_effect_or_not_at_all() {
+    with_database(async |database| {
+        let (_store, prints) = shop(&database).await;
+        let mut client = database.client().await;
+        let topic: Topic = "payments.made".parse().unwrap();
+        let later = semel_core::Timestamp::from_micros(i64::MAX / 2);
+        let messages = [
+            Message::new(topic.clone(), "first").key("alice").header("x-shop", "berlin").correlation("story"),
+            Message::new(topic.clone(), "second").key("alice"),
+            Message::new(topic.clone(), "later").deliver_after(later),
+        ];
+        for commits in [false, true] {
+            let transaction = client.transaction().await.unwrap();
+            let running = run(tx::begin(&transaction, &call(&prints, "k-1", "20 euro")).await.unwrap());
+            let finished =
+                tx::finish(&transaction, running, &Outcome::text("paid"), &messages).await.unwrap();
+            if commits {
+                let _ = tx::commit(transaction, finished, async |_| unreachable!("its answer came"))
+                    .await
+                    .unwrap();
+            } else {
+                transaction.rollback().await.unwrap();
+            }
+        }
+        let rows = client.query(
+            "SELECT id::text, key, headers, payload, correlation FROM semel_outbox ORDER BY sequence",
+            &[],
+        );
+        let rows = rows.await.unwrap();
+        assert_eq!(rows.len(), 2);
+        assert_eq!(rows[0].get::<_, String>(0), messages[0].id.to_string());
+        assert_eq!(rows[0].get::<_, String>(2), "x-shop: berlin\n");
+        assert_eq!((rows[0].get::<_, &[u8]>(3), rows[1].get::<_, &[u8]>(3)), (&b"first"[..], &b"second"[..]));
+        assert_eq!((rows[0].get::<_, Option<&str>>(4), rows[1].get::<_, &str>(1)), (Some("story"), "alice"));
+        assert_eq!(database.number("SELECT count(*) FROM semel_outbox_delayed").await, 1);
+        let transaction = client.transaction().await.unwrap();
+        let running = run(tx::begin(&transaction, &call(&prints, "k-2", "20 euro")).await.unwrap());
+        let bad = [Message::new(topic, "x").key("")];
+        let error = tx::finish(&transaction, running, &Outcome::text("paid"), &bad).await.unwrap_err();
+        assert!(error.to_string().contains("ordering key"), "{error}");
     });
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::store::EffectStore;
-use semel_core::{Fingerprinter, Outcome};
+use semel_core::{Fingerprinter, Message, Outcome};
 use semel_stores::postgres::tx::{self, Fate, Finished};
 use tokio_postgres::{Client, Transaction};
 
@@ -130,10 +130,11 @@ fn an_operation_costs_two_round_trips() {
             let transaction = client.transaction().await.unwrap();
             let running = run(tx::begin(&transaction, &call(&prints, "k-1", "x")).await.unwrap());
             transaction.batch_execute(effect).await.unwrap();
-            let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &[]).await.unwrap();
+            let said = vec![Message::new("payments.made".parse().unwrap(), "paid"); 10];
+            let finished = tx::finish(&transaction, running, &Outcome::text("paid"), &said).await.unwrap();
             let _ =
                 tx::commit(transaction, finished, async |_| unreachable!("its answer came")).await.unwrap();
         });
-        assert_eq!(joined.await, 3 + 2);
+        assert_eq!(joined.await, 3 + 2, "whatever the number of messages");
     });
 }

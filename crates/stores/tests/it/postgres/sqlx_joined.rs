@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::store::EffectStore;
-use semel_core::{Outcome, Refusal, State};
+use semel_core::{Message, Outcome, Refusal, State};
 use semel_stores::postgres::tx::{self, Begun, Fate};
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection};
@@ -20,7 +20,8 @@ async fn pay(pool: &PgPool, wish: &semel_core::joined::Call) -> Option<String> {
         Begun::Run(running) => {
             transaction.execute(EFFECT).await.unwrap();
             let outcome = Outcome::text("paid with sqlx");
-            let finished = tx::finish(&mut *transaction, running, &outcome, &[]).await.unwrap();
+            let said = [Message::new("payments.made".parse().unwrap(), "paid").key("it's alice")];
+            let finished = tx::finish(&mut *transaction, running, &outcome, &said).await.unwrap();
             let resolve = async |lost| {
                 let mut other = pool.acquire().await.unwrap();
                 tx::resolve(&mut *other, lost, tx::PATIENCE).await
@@ -64,6 +65,8 @@ fn with_sqlx_duplicates_at_once_make_one_effect() {
             assert_eq!(rival.await.unwrap(), "paid with sqlx");
         }
         assert_eq!(payments(&database).await, 1);
+        let said = "SELECT count(*) FROM semel_outbox WHERE key = 'it''s alice' AND payload = 'paid'";
+        assert_eq!(database.number(said).await, 1);
         let record = store.get(wish.operation().id()).await.unwrap().unwrap();
         assert_eq!((record.state, record.attempts), (State::Completed, 1));
         assert_eq!(record.print, wish.request().print);
