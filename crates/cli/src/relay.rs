@@ -2,12 +2,13 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use semel::outbox::{BATCH_MAX, LANES_MAX, Lane};
-use semel::relay::{Beyond, Ended, Relay, Retry, Settings};
+use semel::relay::{Beyond, Ended, Relay, Retry, Settings, Tally};
 use semel::runtime::Tokio;
 use semel::sinks::{self, Address, Format, Sink, Trouble};
 use semel::{Backoff, Nonce};
@@ -17,6 +18,8 @@ use crate::config::value::duration;
 
 /// How long lanes have to finish their batches after SIGTERM. What is not saved by then comes again.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
+/// How often it is said what was done.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The database was restored: an operator must rebase.
 const STOPPED: u8 = 3;
 
@@ -156,9 +159,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     };
     let ended = tokio::select! {
         ended = work => ended,
+        never = report(&tally) => match never {},
         () = overdue => bail!("not all lanes could finish within {DRAIN_MAX:?}; what is unsaved comes again"),
     };
-    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(std::sync::atomic::Ordering::Relaxed);
     eprintln!("semel relay: published {}, dead letters {}", count(&tally.published), count(&tally.dead));
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -168,6 +171,28 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Err(ended) => Err(ended.into()),
     }
+}
+
+/// Says now and then what was done.
+async fn report(tally: &Tally) -> std::convert::Infallible {
+    loop {
+        tokio::time::sleep(REPORT_EVERY).await;
+        tracing::info!(
+            target: "semel::relay",
+            lanes = count(&tally.lanes),
+            published = count(&tally.published),
+            set_aside = count(&tally.set_aside),
+            behind = count(&tally.behind),
+            dead = count(&tally.dead),
+            downs = count(&tally.downs),
+            lost = count(&tally.lost),
+            "so far"
+        );
+    }
+}
+
+fn count(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
 }
 
 /// Connects to the sink, waiting while it is down. `None`: told to stop meanwhile.

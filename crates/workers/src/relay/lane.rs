@@ -34,7 +34,7 @@ pub(super) struct Worker {
 enum Left {
     /// The relay is to stop.
     Drained,
-    /// It is more than this relay's share.
+    /// It was more than this relay's share, and is not counted any more.
     Offered,
 }
 
@@ -62,7 +62,9 @@ impl Worker {
                     let grip = Grip::new(cursor, shared.runtime.clone(), sent_at, lease, margin);
                     shared.tally.lanes.fetch_add(1, Ordering::Relaxed);
                     let left = self.work(grip).await;
-                    shared.tally.lanes.fetch_sub(1, Ordering::Relaxed);
+                    if !matches!(left, Ok(Left::Offered)) {
+                        shared.tally.lanes.fetch_sub(1, Ordering::Relaxed);
+                    }
                     match left {
                         Ok(Left::Drained) => return Ok(()),
                         Ok(Left::Offered) => self.pause(GRACE).await,
@@ -91,6 +93,14 @@ impl Worker {
     fn has_its_share(&self) -> bool {
         let held = self.shared.tally.lanes.load(Ordering::Relaxed);
         self.shared.settings.share.is_some_and(|share| held >= u64::from(share))
+    }
+
+    /// Whether this lane is one too many. If so it is no longer counted, so that no other lane goes for the
+    /// same reason.
+    fn leave_if_surplus(&self) -> bool {
+        let Some(share) = self.shared.settings.share else { return false };
+        let without = |held: u64| (held > u64::from(share)).then(|| held - 1);
+        self.shared.tally.lanes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without).is_ok()
     }
 
     /// Waits, but no longer than until the relay is to stop.
@@ -135,13 +145,13 @@ impl Worker {
                 return Ok(Left::Drained);
             };
             loop {
-                let surplus = shared.settings.share.is_some_and(|share| {
-                    shared.tally.lanes.load(Ordering::Relaxed) > u64::from(share)
-                        && shared.runtime.elapsed().saturating_sub(since) > OFFER_AFTER
-                });
-                if self.is_draining() || surplus {
+                if self.is_draining() {
                     grip.give_back().await;
-                    return Ok(if surplus { Left::Offered } else { Left::Drained });
+                    return Ok(Left::Drained);
+                }
+                if shared.runtime.elapsed().saturating_sub(since) > OFFER_AFTER && self.leave_if_surplus() {
+                    grip.give_back().await;
+                    return Ok(Left::Offered);
                 }
                 let entries = grip.next(shared.settings.batch).await?.unwrap_or_default();
                 if entries.is_empty() {

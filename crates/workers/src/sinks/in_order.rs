@@ -10,8 +10,7 @@ use semel_core::mutant;
 use super::{Parcel, Receipt};
 
 /// Sends parcels with at most `width` on their way. The next of a key leaves when the one before it has
-/// landed or was refused for good by nobody: after anything else, the rest of that key is unsent. Once the
-/// sink is down nothing more leaves.
+/// landed; after anything else, the rest of that key is unsent. Once the sink is down nothing more leaves.
 pub async fn in_order<'a, Sent>(
     parcels: &'a [Parcel],
     width: usize,

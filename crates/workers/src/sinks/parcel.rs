@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 /// What the CloudEvents bindings want written as `%XX`.
 const ATTRIBUTE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
-/// What may not stand in the path of a source.
+/// What a structured event is.
 const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
 
 /// How a message is written for the wire.

@@ -63,19 +63,19 @@ impl Positions {
             .set("cleanup.policy", "compact");
         let options =
             AdminOptions::new().operation_timeout(Some(ANSWER_MAX)).request_timeout(Some(ANSWER_MAX));
-        match block_on(admin.create_topics([&wanted], &options)) {
-            Ok(results) => match results.into_iter().next() {
-                Some(Err((_, RDKafkaErrorCode::TopicAlreadyExists))) | Some(Ok(_)) | None => {}
-                Some(Err((topic, code))) => {
-                    return Err(Trouble::Unusable(format!("the topic `{topic}` cannot be made: {code}")));
-                }
-            },
+        // Who may not make topics can use one that somebody made for them.
+        let refused = match block_on(admin.create_topics([&wanted], &options)) {
+            Ok(results) => results.into_iter().find_map(|made| made.err().map(|(_, code)| code)),
             Err(error) => return Err(Trouble::Down(format!("Kafka does not answer: {error}"))),
-        }
+        };
+        let refused = refused.filter(|code| *code != RDKafkaErrorCode::TopicAlreadyExists);
         let metadata = admin.inner().fetch_metadata(Some(&self.topic), ANSWER_MAX);
         let metadata = metadata.map_err(|error| Trouble::Down(format!("Kafka does not answer: {error}")))?;
         let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
         let lanes = usize::try_from(self.lanes).unwrap_or(1);
+        if let (0, Some(code)) = (partitions, refused) {
+            return Err(Trouble::Unusable(format!("the topic `{}` cannot be made: {code}", self.topic)));
+        }
         if partitions == 0 {
             return Err(Trouble::Down(format!("the topic `{}` is not ready yet", self.topic)));
         }

@@ -99,7 +99,6 @@ impl Work {
             (Some(positions), Some(position)) => self.transact(&positions, &parcels, &position),
             _ => self.publish(&parcels, &answer),
         };
-        eprintln!("DBG {} {:?} certain={} broken={}", parcels.len(), receipts, self.certain, self.broken);
         // Whoever asked may be gone; then it is published again by the next.
         let _ = answer.send(receipts);
     }
@@ -235,6 +234,12 @@ impl Work {
 
     /// Ends a transaction as if it had never been.
     fn abort(&mut self, receipts: Vec<Receipt>) -> Vec<Receipt> {
+        // Aborting waits for reports of all that was sent, and only polling brings them.
+        self.producer.purge(PurgeConfig::default().queue().inflight());
+        let deadline = Instant::now() + ANSWER_MAX;
+        while self.producer.in_flight_count() > 0 && Instant::now() < deadline {
+            self.producer.poll(POLL);
+        }
         if let Err(error) = self.producer.abort_transaction(ANSWER_MAX) {
             tracing::warn!(target: "semel::relay", %error, "a transaction was not aborted; the lane is opened again");
             self.broken = true;
