@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use semel_core::Message;
 use semel_core::outbox::Found;
+use semel_core::{Message, Timestamp};
 
 use super::Rig;
 use super::scene::{Post, message, texts, to};
@@ -17,7 +17,8 @@ pub(super) async fn a_delayed_message_is_read_after_its_time_and_not_before(rig:
     let delayed: Vec<Message> =
         [30, 10, 20].map(|n| to("reminders", &n.to_string()).deliver_after(at(n))).into();
     post.write(&delayed).await;
-    post.write(&[to("reminders", "past").deliver_after(at(-10))]).await;
+    let past = Timestamp::from_micros(now.as_micros() - 10 * MINUTE);
+    post.write(&[to("reminders", "past").deliver_after(past)]).await;
     let undone = post.hold(&[to("reminders", "undone").deliver_after(at(5))]).await;
     undone.roll_back().await;
     let mut relay = post.relay().await;

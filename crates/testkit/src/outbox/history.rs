@@ -98,7 +98,15 @@ async fn write(post: &Post, plan: &mut Plan, dice: &mut Dice, step: usize) {
 
 /// Reads a batch, publishes what it can, and saves all of it, a part, or nothing, because it died.
 async fn relay(post: &Post, plan: &mut Plan, dice: &mut Dice, cursor: &mut Box<dyn Cursor>) {
-    let read = next(cursor, 1 + dice.below(9) as usize).await;
+    let mut read = next(cursor, 1 + dice.below(9) as usize).await;
+    if dice.below(4) == 0 {
+        // The world goes on between reading and publishing.
+        judge(post, plan, dice).await;
+        write(post, plan, dice, STEPS).await;
+        let more = next(cursor, read.len() + dice.below(9) as usize).await;
+        assert_eq!(more[..read.len()], read, "nothing was saved");
+        read = more;
+    }
     let settled = settle(&read, |entry| match dice.below(10) {
         0 | 1 => later(1 + dice.below(12) as i64),
         2 => dead(),
