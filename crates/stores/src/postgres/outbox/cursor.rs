@@ -163,7 +163,7 @@ impl PostgresCursor {
             let (room, is_first) = (limit - reading.entries.len(), reading.segments.is_empty());
             let Some(mut flow) = self.flow(from, room, is_first).await? else { break };
             if self.has_letters {
-                self.mark(&reading.entries[..reading.letters], &mut flow.entries).await?;
+                self.mark(&reading.entries, reading.letters, &mut flow.entries).await?;
             }
             let ends_batch = flow.ends_batch;
             reading.add(flow);

@@ -182,13 +182,14 @@ impl PostgresCursor {
         Ok(due)
     }
 
-    /// Marks what must not be published: messages of keys with letters that are not among `letters`.
-    pub(super) async fn mark(&self, letters: &[Entry], flow: &mut [Entry]) -> Result<(), Error> {
+    /// Marks what must not be published: messages of keys with letters other than the first `letters` of
+    /// what was `read` before, or behind something there that is marked already.
+    pub(super) async fn mark(&self, read: &[Entry], letters: usize, flow: &mut [Entry]) -> Result<(), Error> {
         let mut keys: HashMap<&str, i64> = HashMap::new();
         for entry in flow.iter() {
             keys.extend(entry.message.key.as_deref().map(|key| (key, -1)));
         }
-        for letter in letters {
+        for letter in &read[..letters] {
             if let Some(upto) = letter.message.key.as_deref().and_then(|key| keys.get_mut(key)) {
                 *upto = letter.sequence as i64;
             }
@@ -205,6 +206,9 @@ impl PostgresCursor {
         for row in answers.first().ok_or_else(no_row)? {
             parked.insert(get::<String>(row, 0)?);
         }
+        // The letter they wait for may have been discarded since; they still come first.
+        let marked = read.iter().filter(|entry| entry.behind);
+        parked.extend(marked.filter_map(|entry| entry.message.key.clone()));
         for entry in flow {
             entry.behind = entry.message.key.as_ref().is_some_and(|key| parked.contains(key));
         }

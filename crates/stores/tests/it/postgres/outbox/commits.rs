@@ -64,7 +64,7 @@ fn an_idle_transaction_in_another_database_delays_nobody() {
         idle.query_one("SELECT pg_current_xact_id()::text", &[]).await.unwrap();
         let outbox = connect(&database).await;
         let mut relay = Relay::of(&outbox).await;
-        for n in 0..20 {
+        for n in 0..10 {
             let writer = begin(&database).await;
             write(&writer, "a", &n.to_string()).await;
             writer.batch_execute("COMMIT").await.unwrap();
@@ -127,7 +127,7 @@ fn batches_of_any_size_lose_nobody_while_transactions_overlap() {
         let outbox = connect(&database).await;
         let mut relay = Relay::of(&outbox).await;
         let (mut open, mut expected) = (Vec::new(), Vec::new());
-        for n in 0..60_usize {
+        for n in 0..36_usize {
             let writer = begin(&database).await;
             for m in 0..=n % 4 {
                 write(&writer, &format!("k{}", n % 7), &format!("{n}-{m}")).await;
