@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use semel::runtime::Tokio;
-use semel::{EffectStore, Once, Origin, Outcome, Policy, PostgresStore, Scope};
+use semel::{Once, Origin, Outcome, Policy, PostgresStore, Scope};
 
 use crate::engines::{Engine, engines};
 
@@ -36,11 +36,14 @@ fn driver(language: &str) -> Option<String> {
     }
 }
 
+/// How a program is called, with a URL, a key and an amount.
+type Call = dyn Fn(&str, &str, &str) -> Command;
+
 /// A program that pays once: given key and amount, it prints decision, status and body.
 struct Program<'a> {
     engine: &'a Engine,
     url: String,
-    command: Box<dyn Fn(&str, &str, &str) -> Command>,
+    command: Box<Call>,
 }
 
 impl Program<'_> {

@@ -10,6 +10,8 @@ use tokio::task::JoinHandle;
 
 /// The calls of [`Cut::Answers`] have been carried over.
 const ANSWERS_AWAITED: u8 = 100;
+/// The message of [`Cut::Answer`] has been carried over.
+const ANSWER_AWAITED: u8 = 101;
 /// How a server ends its answer when no transaction is open any more.
 const IDLE: &[u8] = b"Z\0\0\0\x05I";
 
@@ -24,6 +26,8 @@ pub(super) enum Cut {
     Answers = 2,
     /// They arrive nowhere, and nobody says so.
     Silence = 3,
+    /// As with `Answers`, and the server's first turn is the last, whether or not a transaction is open after it.
+    Answer = 4,
 }
 
 pub(super) struct Proxy {
@@ -139,10 +143,17 @@ async fn carry(
         let mut heard = Turns::default();
         loop {
             let read = from_server.read(&mut bytes).await.ok().filter(|read| *read > 0)?;
-            turns.fetch_add(heard.end_in(&bytes[..read]), Ordering::SeqCst);
-            if cut.load(Ordering::SeqCst) != ANSWERS_AWAITED {
-                to_client.write_all(&bytes[..read]).await.ok()?;
-            } else if bytes[..read].ends_with(IDLE) {
+            let ended = heard.end_in(&bytes[..read]);
+            turns.fetch_add(ended, Ordering::SeqCst);
+            let is_last = match cut.load(Ordering::SeqCst) {
+                ANSWERS_AWAITED => bytes[..read].ends_with(IDLE),
+                ANSWER_AWAITED => ended > 0,
+                _ => {
+                    to_client.write_all(&bytes[..read]).await.ok()?;
+                    continue;
+                }
+            };
+            if is_last {
                 // The transaction is over at the server. Nobody hears it.
                 cut.store(Cut::Nothing as u8, Ordering::SeqCst);
                 happened.notify_one();
@@ -168,6 +179,7 @@ async fn carry(
                     return Some(());
                 }
                 now if now == Cut::Answers as u8 => cut.store(ANSWERS_AWAITED, Ordering::SeqCst),
+                now if now == Cut::Answer as u8 => cut.store(ANSWER_AWAITED, Ordering::SeqCst),
                 _ => {}
             }
             to_server.write_all(&bytes[..read]).await.ok()?;
