@@ -11,7 +11,7 @@ use super::scene::{Post, dead, later, message, next, save, settle, to};
 use crate::scene::{HOUR, MINUTE, long};
 
 const SEEDS: u64 = 2;
-const SEEDS_LONG: u64 = 40;
+const SEEDS_LONG: u64 = 12;
 const STEPS: usize = 120;
 
 /// What must come out, by key; a message without one is a key of its own.
