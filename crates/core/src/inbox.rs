@@ -18,7 +18,9 @@ mod retention;
 
 use std::time::Duration;
 
-pub use arrival::{Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, NoId, headers_of, headers_text};
+pub use arrival::{
+    Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, Nameless, NoId, headers_of, headers_text,
+};
 pub use order::{Entry, State, firsts, in_order, judge};
 pub use retention::{Horizon, Retention, TooShort};
 

@@ -76,7 +76,7 @@ pub(crate) struct Arguments {
 }
 
 /// Where messages come from.
-pub(super) enum From {
+pub(super) enum Origin {
     Nats {
         server: String,
         options: nats::Options,
@@ -88,7 +88,7 @@ pub(super) enum From {
 }
 
 impl Arguments {
-    pub(super) fn from(&self) -> anyhow::Result<From> {
+    pub(super) fn from(&self) -> anyhow::Result<Origin> {
         let (scheme, rest) =
             self.from.split_once("://").context("--from needs a scheme: nats:// or kafka://")?;
         let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -99,13 +99,13 @@ impl Arguments {
         match scheme {
             "nats" | "tls" => {
                 let options = self.nats(name, query)?;
-                Ok(From::Nats { server: format!("{scheme}://{hosts}"), options })
+                Ok(Origin::Nats { server: format!("{scheme}://{hosts}"), options })
             }
             #[cfg(feature = "kafka")]
             "kafka" => {
                 let topics = name.split(',').map(str::to_owned).collect();
                 let options = semel::sources::kafka::Options::new(hosts, topics, &self.group);
-                Ok(From::Kafka { options })
+                Ok(Origin::Kafka { options })
             }
             #[cfg(not(feature = "kafka"))]
             "kafka" => bail!("this build has no Kafka: build it with the feature `kafka`"),

@@ -33,13 +33,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let from = arguments.from()?;
     let inbox = semel::stores::open_inbox(&arguments.store).await.context("the store cannot be opened")?;
     match from {
-        arguments::From::Nats { server, options } => {
+        arguments::Origin::Nats { server, options } => {
             let client = async_nats_connect(&server).await?;
             let source = semel::sources::nats::Nats::open(client, options).await?;
             work(source, &arguments, inbox, shutdown).await
         }
         #[cfg(feature = "kafka")]
-        arguments::From::Kafka { options } => {
+        arguments::Origin::Kafka { options } => {
             let source = semel::sources::kafka::Kafka::open(inbox.clone(), options).await?;
             work(source, &arguments, inbox, shutdown).await
         }

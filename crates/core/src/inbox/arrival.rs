@@ -215,10 +215,10 @@ pub struct Arrival {
 
 impl Arrival {
     /// Finds the id. A message without one is given back with the reason.
-    pub fn read(message: Incoming, ids: &Ids) -> Result<Self, (Incoming, NoId)> {
+    pub fn read(message: Incoming, ids: &Ids) -> Result<Self, Box<Nameless>> {
         match find_id(&message, ids) {
             Ok(id) => Ok(Self::of(id, message)),
-            Err(why) => Err((message, why)),
+            Err(why) => Err(Box::new(Nameless { message, why })),
         }
     }
 
@@ -236,6 +236,15 @@ impl Arrival {
     pub fn size(&self) -> usize {
         self.message.payload.len()
     }
+}
+
+/// A message without an id that could be relied on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nameless {
+    /// The message, whole.
+    pub message: Incoming,
+    /// What is wrong with its id.
+    pub why: NoId,
 }
 
 fn find_id(message: &Incoming, ids: &Ids) -> Result<Id, NoId> {
@@ -272,7 +281,7 @@ mod tests {
         assert_eq!(id(message(&[("x-id", "o"), ("semel-id", "s")]), &own).unwrap(), "o");
 
         let nameless = Incoming { place: "orders:17".into(), ..message(&[]) };
-        let (back, why) = Arrival::read(nameless.clone(), &anywhere).unwrap_err();
+        let Nameless { message: back, why } = *Arrival::read(nameless.clone(), &anywhere).unwrap_err();
         assert_eq!(back, nameless, "nothing of it is lost");
         assert!(why.to_string().contains("nats-msg-id"), "{why}");
         assert!(Arrival::read(message(&all), &own).is_err(), "a named header is asked alone");

@@ -9,7 +9,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Message, OwnedHeaders};
-use rdkafka::producer::{FutureProducer, FutureRecord};
+use rdkafka::producer::{BaseProducer, FutureProducer, FutureRecord, Producer as _};
 use semel::Nonce;
 use semel::consumer::{Consumer, Options, Tally};
 use semel::runtime::Tokio;
@@ -188,7 +188,7 @@ fn kafka_to_kafka_outputs_and_offsets_commit_together_and_a_zombie_is_fenced() {
                 }])
             }
         };
-        // The first instance stops in the middle of its second transaction until a second has begun.
+        // The first instance stops between two of its messages until a second has taken its place.
         let (first_stop, second_stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (reached, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let first = {
@@ -206,12 +206,19 @@ fn kafka_to_kafka_outputs_and_offsets_commit_together_and_a_zombie_is_fenced() {
             }))
         };
         until("the first is in a transaction", async || reached.load(Ordering::SeqCst)).await;
-        let second = tokio::spawn(transform(options, second_stop.clone(), output(to.name.clone())));
-        // The second has fenced the first as soon as it has the transactional id; it waits for the group.
-        let (brokers, name) = (to.brokers.clone(), to.name.clone());
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        // Whoever takes the transactional id ends the transactions of whoever had it.
+        let (brokers, id) = (options.brokers.clone(), options.transactional_id.clone());
+        let taken = tokio::task::spawn_blocking(move || {
+            let mut config = ClientConfig::new();
+            config.set("bootstrap.servers", brokers).set("transactional.id", id);
+            let successor: BaseProducer = config.create().unwrap();
+            successor.init_transactions(Duration::from_secs(60)).unwrap();
+        });
+        taken.await.unwrap();
         go_on.store(true, Ordering::SeqCst);
         assert_eq!(first.await.unwrap().unwrap(), Outcome::Fenced);
+        let second = tokio::spawn(transform(options, second_stop.clone(), output(to.name.clone())));
+        let (brokers, name) = (to.brokers.clone(), to.name.clone());
         let seen = tokio::task::spawn_blocking(move || committed(&brokers, &name, 30)).await.unwrap();
         second_stop.store(true, Ordering::SeqCst);
         assert!(matches!(second.await.unwrap().unwrap(), Outcome::Stopped { .. }));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use semel_core::error::Error;
 use semel_core::inbox::{
-    Applied, Arrival, Aside, Batch, Failure, Ids, Incoming, Kept, NoId, Offset, Received, SetAside,
+    Applied, Arrival, Aside, Batch, Failure, Ids, Kept, Nameless, Offset, Received, SetAside,
 };
 use semel_core::{Backoff, Nonce};
 
@@ -17,7 +17,7 @@ use super::{Delivery, Engine, Position, Receipt, Tally};
 pub(super) struct Item {
     receipt: Option<Receipt>,
     position: Option<Position>,
-    what: Result<Arrival, (Incoming, NoId)>,
+    what: Result<Arrival, Box<Nameless>>,
 }
 
 impl Item {
@@ -188,19 +188,14 @@ impl Engine {
     }
 
     async fn keep_nameless(&self, items: &[Item], offsets: Vec<Offset>) -> Result<Step, Error> {
-        let letter = |item: &'_ Item| match &item.what {
-            Ok(_) => None,
-            Err((message, why)) => Some((message.clone(), why.to_string())),
-        };
-        let nameless: Vec<(Incoming, String)> = items.iter().filter_map(letter).collect();
+        let nameless = items.iter().filter_map(|item| item.what.as_ref().err());
         let letters: Vec<SetAside<'_>> = nameless
-            .iter()
-            .map(|(message, why)| SetAside {
-                message,
+            .map(|nameless| SetAside {
+                message: &nameless.message,
                 id: None,
                 letter: None,
                 aside: Aside::Dead,
-                reason: why.clone(),
+                reason: nameless.why.to_string(),
                 tries: 0,
                 again_in: Duration::ZERO,
             })

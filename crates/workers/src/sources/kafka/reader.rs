@@ -182,7 +182,7 @@ fn open(options: &Options, assigned: Arc<Assigned>) -> Result<BaseConsumer<Conte
     let consumer: BaseConsumer<Context> =
         options.config().create_with_context(Context(assigned)).map_err(failed)?;
     for topic in &options.topics {
-        let found = consumer.fetch_metadata(Some(topic), ANSWER_MAX).map_err(failed)?;
+        let found = consumer.fetch_metadata(Some(topic.as_str()), ANSWER_MAX).map_err(failed)?;
         let is_there = found.topics().iter().any(|one| one.name() == topic && !one.partitions().is_empty());
         if !is_there {
             let text = format!("the Kafka topic {topic} is not there; create it");
