@@ -193,7 +193,7 @@ fn kafka_to_kafka_outputs_and_offsets_commit_together_and_a_zombie_is_fenced() {
         let (reached, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let first = {
             let (reached, go_on, mut seen) = (reached.clone(), go_on.clone(), 0);
-            let mut work = output(to.name.clone());
+            let work = output(to.name.clone());
             tokio::spawn(transform(options.clone(), first_stop.clone(), move |message| {
                 seen += 1;
                 if seen == 15 {
