@@ -9,7 +9,7 @@ use semel_core::{Claim, State};
 use semel_stores::mysql::{MysqlStore, Options};
 
 use super::proxy::{Cut, Proxy};
-use super::rig::{complete, connect, granted, impatient, named, persist, request, with_database};
+use super::rig::{complete, connect, granted, impatient, persist, request, with_database};
 
 async fn refused(url: &str) -> semel_core::Error {
     MysqlStore::connect(url).await.map(drop).unwrap_err()
@@ -144,7 +144,11 @@ fn with_the_server_away_calls_fail_soon_and_certainly_did_nothing() {
 #[test]
 fn tls_is_as_strict_as_the_address_says() {
     with_database(async |database| {
-        let Some(ca) = named("SEMEL_TEST_MARIADB_CA") else { return };
+        // Not every server a person has at hand speaks TLS.
+        let Ok(ca) = std::env::var("SEMEL_TEST_MARIADB_CA") else {
+            eprintln!("SKIPPED mariadb: SEMEL_TEST_MARIADB_CA is not set");
+            return;
+        };
         let folder = tempfile::tempdir().unwrap();
         let other = folder.path().join("other.pem");
         std::fs::write(&other, OTHER_CA).unwrap();
