@@ -106,7 +106,7 @@ async fn what_a_service_refuses_is_dead_and_what_it_fails_is_tried_again_in_orde
     until("all is settled", async || waiting(&outbox).await == 0).await;
     drop(stop);
     task.await.unwrap().unwrap();
-    let requests = warehouse.requests.lock().unwrap();
+    let requests = warehouse.requests.lock().unwrap().clone();
     let of = |key: &str| -> Vec<String> {
         requests.iter().map(|(_, _, body)| body.clone()).filter(|body| body.starts_with(key)).collect()
     };
