@@ -74,6 +74,19 @@ pub(super) async fn the_key_of_a_message_set_aside_waits_and_other_keys_go_on(ri
 }
 
 // G-41
+pub(super) async fn a_save_of_a_part_holds_up_the_rest_of_the_key(rig: Arc<dyn Rig>) {
+    let post = Post(rig);
+    let (lane, keys) = post.one_lane(2).await;
+    post.write(&[message(&keys[0], "a1"), message(&keys[1], "b1"), message(&keys[0], "a2")]).await;
+    let mut cursor = post.take(lane).await;
+    assert_eq!(texts(&next(&mut cursor, 10).await), ["a1", "b1", "a2"]);
+    save(&mut cursor, &[later(30)]).await;
+    let read = next(&mut cursor, 10).await;
+    let seen: Vec<_> = read.iter().map(|entry| (text(entry), entry.behind)).collect();
+    assert_eq!(seen, [("b1".to_owned(), false), ("a2".to_owned(), true)]);
+}
+
+// G-41
 pub(super) async fn those_behind_come_in_order_and_before_newer_ones(rig: Arc<dyn Rig>) {
     let post = Post(rig);
     let (_, keys) = post.one_lane(2).await;

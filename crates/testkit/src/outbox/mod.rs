@@ -115,6 +115,7 @@ macro_rules! outbox_cases {
             aside {
                 a_message_set_aside_is_read_again_after_its_time_and_not_before "G-44",
                 the_key_of_a_message_set_aside_waits_and_other_keys_go_on "G-41",
+                a_save_of_a_part_holds_up_the_rest_of_the_key "G-41",
                 those_behind_come_in_order_and_before_newer_ones "G-41",
                 a_message_that_fails_again_and_again_keeps_its_place_and_its_count "G-41" "G-44",
                 a_message_without_a_key_holds_nobody_up "G-41",
