@@ -154,7 +154,7 @@ impl Apply for LosesAnswers {
     fn apply<'a>(&'a self, batch: &'a Batch) -> Pending<'a, Applied> {
         Box::pin(async move {
             let applied = self.inner.apply(batch).await?;
-            if self.calls.fetch_add(1, Ordering::SeqCst) % 2 == 0 {
+            if self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) {
                 self.lost.fetch_add(1, Ordering::SeqCst);
                 return Err(Error::new(Kind::Unreachable, "the answer got lost").maybe_applied());
             }
