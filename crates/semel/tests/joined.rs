@@ -97,11 +97,11 @@ async fn ask(app: &Router, body: &'static str) -> (u16, bool, String, String) {
     (head.status.as_u16(), replayed, payment, String::from_utf8(body.to_vec()).unwrap())
 }
 
-/// Asks until there is an answer.
+/// Asks until there is an answer, as a client does who is told to come back.
 async fn persist(app: &Router) -> (u16, bool, String, String) {
     loop {
         let answer = ask(app, "20 euro").await;
-        if answer.0 != 409 {
+        if !matches!(answer.0, 409 | 503) {
             return answer;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -58,11 +58,12 @@ impl Topic {
     }
 
     async fn start(&self, world: &World) -> Running {
-        let mut from = kafka::Options::new(&self.brokers, vec![self.name.clone()], "g");
+        let mut from = kafka::Options::new(&self.brokers, vec![self.name.clone()], &self.name);
         from.session_timeout = Duration::from_secs(10);
         let source = Kafka::open(world.inbox.clone(), from).await.unwrap();
         let (apply, inbox) = (world.apply.clone(), world.inbox.clone());
-        let options = Options { batch_max: 10, ..options() };
+        // A group of its own: members of one Kafka group wait for each other, whatever they read.
+        let options = Options { group: self.name.clone(), batch_max: 10, ..options() };
         let mut consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), options);
         let (tally, (stop, stopped)) = (consumer.tally(), oneshot::channel::<()>());
         let task = tokio::spawn(async move { consumer.run(async { drop(stopped.await) }).await });
@@ -139,13 +140,13 @@ async fn the_databases_offset_is_where_reading_goes_on(world: World) {
         topic.publish(&format!("m{n}"), "k", "x").await;
     }
     // As if the first four had been applied by somebody, without ledger rows.
-    world.inbox.assign("g", &topic.name, 0).await.unwrap();
+    world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap();
     world.run("UPDATE semel_inbox_offset SET next_offset = 4").await;
     let consumer = topic.start(&world).await;
     until("the rest is there", async || world.effects().await.len() == 6).await;
     consumer.stop().await;
     assert_eq!(world.effects().await, ["m4", "m5", "m6", "m7", "m8", "m9"]);
-    assert_eq!(world.inbox.assign("g", &topic.name, 0).await.unwrap().next, Some(10));
+    assert_eq!(world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap().next, Some(10));
 }
 
 /// What a reader of committed messages sees, once there are so many and no more come.

@@ -104,6 +104,8 @@ impl Stamp {
         let fence = format!("{}.{}.{}", self.term.lane.0, self.term.epoch, entry.sequence);
         headers.push(("semel-id".into(), id.to_string()));
         headers.push(("semel-fence".into(), fence));
+        // Brokers without keys of their own pass it on, and consumers keep its order.
+        headers.extend(message.key.iter().map(|key| ("semel-key".to_owned(), key.clone())));
         headers.extend(message.correlation.iter().map(|id| ("semel-correlation".to_owned(), id.clone())));
         headers.extend(message.causation.iter().map(|id| ("semel-causation".to_owned(), id.clone())));
         headers.extend(trace);
