@@ -18,7 +18,7 @@ use crate::fingerprint::{Changes, Comparison, Fingerprint};
 use crate::lease::{Holder, Nonce};
 use crate::outcome::{Body, Outcome};
 use crate::policy::DEFAULTS;
-use crate::record::{Moment, Record, Verb};
+use crate::record::{Moment, Record, State, Verb};
 use crate::verbs::Complete;
 use crate::{Key, Operation, OperationId, Policy, Scope, mutant};
 
@@ -136,16 +136,17 @@ impl Committed {
 
 /// Decides from the record that is there, read under the operation's lock.
 pub fn begin(request: &Request, current: Option<&Record>, at: Moment) -> Begun {
+    // A nonce is made for one attempt, and this attempt is only beginning: its own record in progress belongs to
+    // one that was committed without its outcome. Whether its effect happened is not known here, lapsed or not.
+    if let Some(record) =
+        current.filter(|record| record.nonce == request.nonce && record.state == State::InProgress)
+    {
+        return Begun::Told(Claim::InFlight { since: record.attempt_at, until: record.lease_until });
+    }
     let step = request.decide(current, at);
     match (step.answer, step.put) {
         (Claim::Granted(_), Some(record)) => {
             Begun::Run(Box::new(Work { record, replaces: current.map(Record::holder) }))
-        }
-        // A nonce is made for one attempt and this attempt is only beginning; its own record in progress
-        // belongs to an attempt outside this transaction.
-        (Claim::Granted(lease), None) => {
-            let since = current.map_or(at.now, |record| record.attempt_at);
-            Begun::Told(Claim::InFlight { since, until: lease.until })
         }
         (told, _) => Begun::Told(told),
     }
@@ -196,7 +197,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Fingerprinter, Nonce, Policy, Scope, State, Token};
+    use crate::{Fingerprinter, Nonce, Policy, Scope, Token};
 
     fn request(body: &[u8]) -> Request {
         let keys = vec![crate::fingerprint::HashKey::new(1, [7; 32])];
@@ -229,5 +230,17 @@ mod tests {
         assert_eq!(outcome, "paid");
         let told = begin(&request(b"b"), Some(&record), at(30, 2));
         assert!(matches!(told, Begun::Told(Claim::Mismatch { .. })), "{told:?}");
+    }
+
+    #[test]
+    fn an_attempt_that_was_committed_without_its_outcome_is_not_begun_again() {
+        // G-30
+        let first = request(b"a");
+        let Begun::Run(work) = begin(&first, None, at(10, 1)) else { panic!("nothing was there") };
+        let left = work.in_progress().clone();
+        for now in [11, i64::MAX / 2] {
+            let told = begin(&first, Some(&left), at(now, 2));
+            assert!(matches!(told, Begun::Told(Claim::InFlight { .. })), "{told:?}");
+        }
     }
 }

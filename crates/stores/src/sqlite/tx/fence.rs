@@ -40,7 +40,11 @@ pub fn lease(conn: &Connection, resource: &Resource) -> Result<Token, Error> {
     must_sync(conn)?;
     let ask = || -> Result<i64, Fault> {
         let mut statement = conn.prepare_cached(include_str!("../sql/fence_lease.sql"))?;
-        Ok(statement.query_row([resource.as_str()], |row| row.get(0))?)
+        let mut rows = statement.query([resource.as_str()])?;
+        let given = rows.next()?.ok_or(rusqlite::Error::QueryReturnedNoRows)?.get(0)?;
+        // To the end: with no transaction open, the last step is the commit, and it may fail.
+        while rows.next()?.is_some() {}
+        Ok(given)
     };
     ask().map(|given| Token(given.unsigned_abs())).map_err(|fault| tell(conn, &fault))
 }

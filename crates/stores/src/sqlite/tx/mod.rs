@@ -51,7 +51,8 @@ use rusqlite::{Connection, Transaction, TransactionState};
 use semel_core::claim::Claim;
 use semel_core::error::{Error, Kind};
 use semel_core::joined::{self, Call, Committed};
-use semel_core::record::{Moment, Record};
+use semel_core::outbox;
+use semel_core::record::{Moment, Record, State};
 use semel_core::store::Mark;
 use semel_core::{
     Clock, Message, Nonce, Operation, OperationId, Outcome, Refusal, SystemClock, Timestamp, Token, attempt,
@@ -212,6 +213,7 @@ pub fn finish(
 ) -> Result<Finished, Error> {
     crash::point("sqlite-tx-effect-done");
     must_hold_write_lock(transaction)?;
+    outbox::check(messages)?;
     let Running { work, call, clock } = *running;
     let (holder, now) = (work.holder(), clock.now());
     let current = row::find(transaction, holder.operation).map_err(|fault| tell(transaction, &fault))?;
@@ -222,20 +224,51 @@ pub fn finish(
         return Err(Error::new(Kind::Misconfigured, text));
     };
     let record = work.finish(call.prepare(outcome), now);
-    row::put(transaction, Some(&current), &record).map_err(|fault| tell(transaction, &fault))?;
-    if !mutant::on("sqlite-tx-messages-forgotten") {
-        enqueue_at(transaction, messages, now)?;
-    }
+    // Both or neither: who commits in spite of an error must not have an outcome without its messages.
+    all_or_nothing(transaction, || {
+        row::put(transaction, Some(&current), &record).map_err(|fault| tell(transaction, &fault))?;
+        if mutant::on("sqlite-tx-messages-forgotten") {
+            return Ok(());
+        }
+        enqueue_at(transaction, messages, now)
+    })?;
     crash::point("sqlite-tx-finished");
     Ok(Finished { operation: holder.operation, nonce: holder.nonce })
 }
 
-/// Commits. An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened.
+fn all_or_nothing(conn: &Connection, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+    let run = |sql: &str| conn.execute_batch(sql).map_err(|error| tell(conn, &error.into()));
+    run("SAVEPOINT semel_finish")?;
+    let done = work();
+    if done.is_err() {
+        // Fails only where the whole transaction is gone already.
+        let _ = run("ROLLBACK TO semel_finish");
+    }
+    run("RELEASE semel_finish").and(done)
+}
+
+/// Whether the outcome is still part of the transaction: a savepoint may have been rolled back since, and a
+/// [`Finished`] may be of another transaction.
+fn must_be_finished_here(conn: &Connection, finished: Finished) -> Result<(), Error> {
+    let record = row::find(conn, finished.operation).map_err(|fault| tell(conn, &fault))?;
+    let here =
+        record.is_some_and(|record| record.nonce == finished.nonce && record.state == State::Completed);
+    if here || mutant::on("sqlite-tx-commit-unchecked") {
+        return Ok(());
+    }
+    let text = "the outcome is not part of this transaction any more: it was rolled back to before finish, or is \
+                another transaction's; nothing was committed";
+    Err(Error::new(Kind::Misconfigured, text))
+}
+
+/// Commits. Refused, and rolled back, if the outcome is not part of the transaction. An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened.
 /// The other kind means that the disk failed in the middle of it: ask [`resolve`] on another connection, or
 /// tell the client to come back, and its retry will find out.
 pub fn commit(transaction: Transaction<'_>, finished: Finished) -> Result<Committed, Error> {
     crash::point("sqlite-tx-before-commit");
     let path = transaction.path().map(PathBuf::from).unwrap_or_default();
+    // Dropped on an error, and so rolled back.
+    must_be_finished_here(&transaction, finished)?;
     let committed = transaction.commit();
     crash::point("sqlite-tx-after-commit");
     committed.map(|()| Committed::seen(finished.operation)).map_err(|error| {

@@ -392,3 +392,42 @@ async fn a_crash_anywhere_leaves_all_of_it_or_nothing() {
         }
     }
 }
+
+#[tokio::test]
+async fn an_outcome_that_is_not_in_the_transaction_is_not_committed_as_if_it_were() {
+    // G-30
+    let (disk, store, prints) = shop().await;
+    let wish = call("k1", prints.of_bytes(b"20 euro"));
+    let mut conn = conn(&disk);
+    let mut transaction = immediate(&mut conn);
+    let work = running(tx::begin(&transaction, &wish).unwrap());
+    charge(&transaction);
+    let mut savepoint = transaction.savepoint().unwrap();
+    let finished = tx::finish(&savepoint, work, &Outcome::text("paid"), &[paid()]).unwrap();
+    savepoint.rollback().unwrap();
+    drop(savepoint);
+    refused(tx::commit(transaction, finished), Kind::Misconfigured);
+    assert_eq!((charged(&disk), waiting(&disk)), (0, 0), "nothing was committed");
+    assert_eq!(store.get(wish.operation().id()).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_outcome_whose_messages_cannot_be_written_is_not_written_either() {
+    // G-30
+    let (disk, store, prints) = shop().await;
+    let wish = call("k1", prints.of_bytes(b"20 euro"));
+    let mut conn = conn(&disk);
+    let transaction = immediate(&mut conn);
+    let work = running(tx::begin(&transaction, &wish).unwrap());
+    charge(&transaction);
+    refused(tx::finish(&transaction, work, &Outcome::text("paid"), &[paid().key("")]), Kind::Misconfigured);
+    // Whoever commits all the same leaves a claim that lapses, never an answer without its messages.
+    transaction.commit().unwrap();
+    let record = store.get(wish.operation().id()).await.unwrap().unwrap();
+    assert_eq!((record.state, waiting(&disk)), (State::InProgress, 0));
+    let transaction = immediate(&mut conn);
+    assert!(
+        matches!(tx::begin(&transaction, &wish).unwrap(), Begun::Refused(_)),
+        "the same attempt is not begun again"
+    );
+}
