@@ -40,6 +40,8 @@ pub async fn open_outbox(address: &str) -> Result<Arc<dyn Outbox>, Error> {
         }
         #[cfg(feature = "postgres")]
         Named::Postgres(url) => Ok(Arc::new(crate::postgres::outbox::PostgresOutbox::connect(url).await?)),
+        #[cfg(feature = "mysql")]
+        Named::Mysql(url) => Ok(Arc::new(crate::mysql::outbox::MysqlOutbox::connect(url).await?)),
         #[allow(unreachable_patterns)]
         other => other.not_built(),
     }
