@@ -127,10 +127,7 @@ async fn ask(
     live.begin().await?;
     // The whole first, here and when rebasing: whoever wants both waits in one direction only.
     let whole = Whole::read(desk, live, sql::HOLD_META).await?;
-    let told = match whole.stopped(desk)? {
-        Some(why) => Some(Asked::Stopped(why)),
-        None => None,
-    };
+    let told = whole.stopped(desk)?.map(Asked::Stopped);
     let found = hold(live, lane).await?;
     let now = desk.now(live).await?;
     let by_another = found.holder.is_some_and(|held_by| held_by != holder);

@@ -51,10 +51,11 @@ impl Database {
     pub(super) async fn copy(&self) -> Self {
         let copy = Self::create(&self.admin).await;
         let (from, to) = (&self.name, &copy.name);
-        for table in TABLES {
+        for table in TABLES.into_iter().chain(OUTBOX_TABLES) {
             copy.run(&format!("CREATE TABLE {to}.{table} LIKE {from}.{table}")).await;
             copy.run(&format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table}")).await;
         }
+        copy.run(&format!("CREATE TABLE {to}.semel_outbox_aside LIKE {from}.semel_outbox_aside")).await;
         copy
     }
 
@@ -101,6 +102,10 @@ impl Database {
 /// The tables of a store.
 pub(super) const TABLES: [&str; 5] =
     ["semel_schema", "semel_meta", "semel_hash_key", "semel_token", "semel_operation"];
+
+/// Those of its outbox, but for letters: a computed column cannot be copied with the others.
+pub(super) const OUTBOX_TABLES: [&str; 5] =
+    ["semel_outbox_meta", "semel_outbox_lane", "semel_outbox", "semel_outbox_delayed", "semel_outbox_parked"];
 
 impl Drop for Database {
     fn drop(&mut self) {
