@@ -204,7 +204,7 @@ pub(super) async fn park(live: &mut Live, lane: Lane, keys: &[&str], now: Timest
         let now = now.as_micros();
         let mut values = vec![now.into(), now.into(), lane.0.into()];
         values.extend(filled(keys).map(mysql_async::Value::from));
-        live.ask(&each(sql::PARK, rows), values).await?;
+        live.ask(&each(&sql::park(), rows), values).await?;
     }
     Ok(())
 }

@@ -36,7 +36,6 @@ pub(super) const LIST: &str = include_str!("sql/list.sql");
 pub(super) const LOOK: &str = include_str!("sql/look.sql");
 pub(super) const LOWER_AGAIN: &str = include_str!("sql/lower_again.sql");
 pub(super) const MARK: &str = include_str!("sql/mark.sql");
-pub(super) const PARK: &str = include_str!("sql/park.sql");
 pub(super) const RAISE_SEQUENCE: &str = include_str!("sql/raise_sequence.sql");
 pub(super) const READ_LETTERS: &str = include_str!("sql/read_letters.sql");
 pub(super) const READY_ALONE: &str = include_str!("sql/ready_alone.sql");
@@ -54,7 +53,15 @@ pub(super) const UNPARK: &str = include_str!("sql/unpark.sql");
 pub(super) const WAIT_BEHIND: &str = include_str!("sql/wait_behind.sql");
 pub(super) const WRITERS: &str = include_str!("sql/writers.sql");
 
+const PARK: &str = include_str!("sql/park.sql");
 const READ: &str = include_str!("sql/read.sql");
+
+pub(super) fn park() -> Cow<'static, str> {
+    if mutant::on("my-outbox-dead-goes-on") {
+        return broken(PARK, "ELSE NULL", "ELSE 0");
+    }
+    PARK.into()
+}
 
 pub(super) fn read() -> Cow<'static, str> {
     if mutant::on("my-outbox-key-goes-on") {

@@ -144,7 +144,7 @@ pub(super) fn with_database<F: Future<Output = ()>>(body: impl FnOnce(Database) 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let database = Database::create(&server).await;
-        tokio::time::timeout(Duration::from_secs(120), body(database)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(300), body(database)).await.unwrap();
     });
     semel_testkit::ledger("mariadb", "mariadb", 1);
 }
