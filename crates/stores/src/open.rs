@@ -104,7 +104,9 @@ impl<'a> Named<'a> {
             Self::Memory => "this build keeps nothing in memory",
             Self::Sqlite(_) => "this build has no SQLite: enable the feature `sqlite`",
             Self::Postgres(_) => "this build has no Postgres: enable the feature `postgres`",
-            Self::Mysql(_) if cfg!(feature = "mysql") => "MySQL keeps operations only, in this build",
+            Self::Mysql(_) if cfg!(feature = "mysql") => {
+                "MySQL keeps operations and an outbox only, in this build"
+            }
             Self::Mysql(_) => "this build has no MySQL: enable the feature `mysql`",
         })
     }

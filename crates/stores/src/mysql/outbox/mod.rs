@@ -42,9 +42,9 @@ pub use enqueue::{enqueue, enqueue_at};
 use super::chores::no_row;
 use super::connect::{Connector, Live};
 use super::fault::Fault;
+use super::migrate;
 use super::options::{Address, Options};
 use super::pool::{Pool, retried};
-use super::{MysqlStore, migrate};
 use crate::horizon::{Horizon, Seen};
 use crate::witness;
 use floor::Writers;
@@ -82,7 +82,8 @@ impl MysqlOutbox {
         Self::connect_with(Options::new(url)).await
     }
 
-    /// Connects, with connections of its own. Refuses what [`MysqlStore::connect_with`] refuses. A witness is
+    /// Connects, with connections of its own. Refuses what
+    /// [`MysqlStore::connect_with`](crate::mysql::MysqlStore::connect_with) refuses. A witness is
     /// kept beside the store's, as `NAME-outbox`.
     ///
     /// # Cancellation
@@ -122,13 +123,6 @@ impl MysqlOutbox {
             connector,
         };
         Ok(Self { desk: Arc::new(desk) })
-    }
-}
-
-impl MysqlStore {
-    /// The outbox of the store that options describe, on connections of its own.
-    pub async fn outbox(options: Options) -> Result<MysqlOutbox, Error> {
-        MysqlOutbox::connect_with(options).await
     }
 }
 
