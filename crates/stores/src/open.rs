@@ -40,6 +40,8 @@ pub async fn open_outbox(address: &str) -> Result<Arc<dyn Outbox>, Error> {
         }
         #[cfg(feature = "postgres")]
         Named::Postgres(url) => Ok(Arc::new(crate::postgres::outbox::PostgresOutbox::connect(url).await?)),
+        #[cfg(feature = "mysql")]
+        Named::Mysql(url) => Ok(Arc::new(crate::mysql::outbox::MysqlOutbox::connect(url).await?)),
         #[allow(unreachable_patterns)]
         other => other.not_built(),
     }
@@ -102,7 +104,9 @@ impl<'a> Named<'a> {
             Self::Memory => "this build keeps nothing in memory",
             Self::Sqlite(_) => "this build has no SQLite: enable the feature `sqlite`",
             Self::Postgres(_) => "this build has no Postgres: enable the feature `postgres`",
-            Self::Mysql(_) if cfg!(feature = "mysql") => "MySQL keeps operations only, in this build",
+            Self::Mysql(_) if cfg!(feature = "mysql") => {
+                "MySQL keeps operations and an outbox only, in this build"
+            }
             Self::Mysql(_) => "this build has no MySQL: enable the feature `mysql`",
         })
     }

@@ -15,12 +15,20 @@ use super::{row, sql};
 use crate::crash;
 use crate::migrate::{Applied, Migration, plan};
 
-static MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "operations",
-    sql: include_str!("../../migrations/mysql/0001_operations.sql"),
-    minimum_reader: 1,
-}];
+static MIGRATIONS: [Migration; 2] = [
+    Migration {
+        version: 1,
+        name: "operations",
+        sql: include_str!("../../migrations/mysql/0001_operations.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/mysql/0002_outbox.sql"),
+        minimum_reader: 1,
+    },
+];
 
 /// Applies what is missing, or only makes sure that nothing is.
 pub(super) async fn bring_up_to_date(
@@ -126,7 +134,12 @@ mod tests {
         for migration in &MIGRATIONS {
             for statement in statements(migration.sql) {
                 let code = statement.lines().find(|line| !line.is_empty() && !line.starts_with("--"));
-                assert!(code.is_some_and(|line| line.contains("IF NOT EXISTS")), "{statement}");
+                assert!(
+                    code.is_some_and(|line| ["IF NOT EXISTS", "INSERT IGNORE"]
+                        .iter()
+                        .any(|again| line.contains(again))),
+                    "{statement}"
+                );
             }
         }
         assert_eq!(statements(MIGRATIONS[0].sql).count(), 5);

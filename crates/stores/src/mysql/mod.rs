@@ -20,6 +20,7 @@ mod fault;
 mod flight;
 mod migrate;
 mod options;
+pub mod outbox;
 mod pool;
 mod row;
 mod server;

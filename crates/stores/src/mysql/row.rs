@@ -121,7 +121,7 @@ pub(super) fn bytes(row: &Row, at: usize) -> Result<&[u8], Error> {
     maybe_bytes(row, at)?.ok_or_else(unreadable)
 }
 
-fn maybe_bytes(row: &Row, at: usize) -> Result<Option<&[u8]>, Error> {
+pub(super) fn maybe_bytes(row: &Row, at: usize) -> Result<Option<&[u8]>, Error> {
     match value(row, at)? {
         Value::NULL => Ok(None),
         Value::Bytes(bytes) => Ok(Some(bytes)),

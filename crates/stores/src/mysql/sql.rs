@@ -126,7 +126,7 @@ pub(super) fn each(sql: &str, rows: usize) -> String {
     out
 }
 
-fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
+pub(super) fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
     assert!(sql.contains(rule), "a mutant breaks a rule that is not in the statement: {rule}");
     sql.replace(rule, without).into()
 }

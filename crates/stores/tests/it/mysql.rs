@@ -2,6 +2,7 @@
 
 mod batches;
 mod crash;
+mod outbox;
 mod proxy;
 mod reach;
 mod restored;

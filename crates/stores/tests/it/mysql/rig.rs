@@ -51,10 +51,11 @@ impl Database {
     pub(super) async fn copy(&self) -> Self {
         let copy = Self::create(&self.admin).await;
         let (from, to) = (&self.name, &copy.name);
-        for table in TABLES {
+        for table in TABLES.into_iter().chain(OUTBOX_TABLES) {
             copy.run(&format!("CREATE TABLE {to}.{table} LIKE {from}.{table}")).await;
             copy.run(&format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table}")).await;
         }
+        copy.run(&format!("CREATE TABLE {to}.semel_outbox_aside LIKE {from}.semel_outbox_aside")).await;
         copy
     }
 
@@ -102,6 +103,10 @@ impl Database {
 pub(super) const TABLES: [&str; 5] =
     ["semel_schema", "semel_meta", "semel_hash_key", "semel_token", "semel_operation"];
 
+/// Those of its outbox, but for letters: a computed column cannot be copied with the others.
+pub(super) const OUTBOX_TABLES: [&str; 5] =
+    ["semel_outbox_meta", "semel_outbox_lane", "semel_outbox", "semel_outbox_delayed", "semel_outbox_parked"];
+
 impl Drop for Database {
     fn drop(&mut self) {
         let (admin, name) = (self.admin.clone(), self.name.clone());
@@ -139,7 +144,7 @@ pub(super) fn with_database<F: Future<Output = ()>>(body: impl FnOnce(Database) 
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let database = Database::create(&server).await;
-        tokio::time::timeout(Duration::from_secs(120), body(database)).await.unwrap();
+        tokio::time::timeout(Duration::from_secs(300), body(database)).await.unwrap();
     });
     semel_testkit::ledger("mariadb", "mariadb", 1);
 }
