@@ -224,7 +224,7 @@ fn calls_dropped_at_any_point_leave_nothing_stuck() {
         let idle = "SELECT COUNT(*) FROM information_schema.innodb_trx JOIN information_schema.processlist
                     ON trx_mysql_thread_id = id WHERE db = DATABASE()";
         while database.number(idle).await > 0 {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(150)).await;
         }
     });
 }
