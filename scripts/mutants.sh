@@ -8,7 +8,8 @@
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 
-rules=(G-1 G-2 G-3 G-4 G-5 G-6 G-7 G-8 G-9 G-10 G-11 G-12 G-13 G-14 G-15 G-16 G-17 G-18 G-19 G-20 G-21 G-22 G-80 G-81)
+rules=(G-1 G-2 G-3 G-4 G-5 G-6 G-7 G-8 G-9 G-10 G-11 G-12 G-13 G-14 G-15 G-16 G-17 G-18 G-19 G-20 G-21 G-22
+    G-30 G-31 G-40 G-41 G-42 G-43 G-44 G-45 G-46 G-47 G-70 G-71 G-80 G-81)
 limit_seconds=120
 results=${1:?usage: mutants.sh RESULTS.tsv}
 scratch=$(mktemp -d)
@@ -23,7 +24,7 @@ printf 'rule\tmutant\tkilling test\tverdict\n' >"$results"
 
 # Lines of "package directory, package, test binary" of a build in which rules can be broken.
 build() {
-    cargo test --workspace --features mutants --no-run --message-format=json-render-diagnostics >"$scratch/build" || return 1
+    cargo test --workspace --features full,mutants --no-run --message-format=json-render-diagnostics >"$scratch/build" || return 1
     sed -n 's#.*"manifest_path":"\([^"]*\)/Cargo.toml".*"profile":{[^}]*"test":true[^}]*}.*"executable":"\([^"]*\)".*#\1\t\2#p' \
         "$scratch/build" >"$scratch/found"
     local directory binary

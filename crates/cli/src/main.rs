@@ -4,10 +4,15 @@ use clap::{Parser, Subcommand};
 
 mod admin;
 mod config;
+mod consume;
 mod demo;
 mod gateway;
+mod inbox;
 mod keys;
 mod log;
+mod migrate;
+mod outbox;
+mod relay;
 mod shown;
 mod store;
 mod time;
@@ -49,8 +54,20 @@ enum Mode {
     Keys(Box<keys::Arguments>),
     /// Show the settings a gateway would have, and where each comes from; or all that is wrong with them.
     CheckConfig(Box<config::check::Arguments>),
+    /// Publish the messages of an outbox, in order, at least once, until told to stop.
+    #[command(after_help = relay::HELP)]
+    Relay(Box<relay::Arguments>),
+    /// See what waits to be published, and judge what could not be.
+    Outbox(Box<outbox::Arguments>),
+    /// Read messages of NATS or Kafka, and call a service once for each.
+    #[command(after_help = consume::HELP)]
+    Consume(Box<consume::Arguments>),
+    /// See what consumers have set aside, and replay or discard it.
+    Inbox(inbox::Arguments),
     /// Look at a store, and accept one that was restored from a backup.
     Store(store::Arguments),
+    /// Bring the tables of a store up to date, or print the SQL that would.
+    Migrate(migrate::Arguments),
     /// Prove or break the idempotency of an HTTP API, from outside, by counting effects.
     #[command(after_help = verify::HELP)]
     Verify(Box<verify::Arguments>),
@@ -63,7 +80,12 @@ async fn main() -> std::process::ExitCode {
         Mode::Demo(arguments) => demo::run(arguments).await,
         Mode::Keys(arguments) => keys::run(*arguments).await,
         Mode::CheckConfig(arguments) => Ok(config::check::run(*arguments)),
+        Mode::Relay(arguments) => relay::run(*arguments).await,
+        Mode::Outbox(arguments) => outbox::run(*arguments).await,
+        Mode::Consume(arguments) => consume::run(*arguments).await,
+        Mode::Inbox(arguments) => inbox::run(arguments).await,
         Mode::Store(arguments) => store::run(arguments).await,
+        Mode::Migrate(arguments) => migrate::run(arguments).await,
         Mode::Verify(arguments) => verify::run(*arguments).await,
     };
     match done {

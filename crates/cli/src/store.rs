@@ -25,7 +25,7 @@ enum Verb {
 
 #[derive(Args)]
 struct Target {
-    /// `sqlite:PATH` or `postgres://…`
+    /// `sqlite:PATH`, `postgres://…` or `mysql://…`
     #[arg(long, env = "SEMEL_STORE", default_value = "sqlite:semel.db", hide_env_values = true)]
     store: String,
 }

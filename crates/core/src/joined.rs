@@ -7,14 +7,98 @@
 //!
 //! It opens no transaction and commits none; both are the caller's.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
+use crate::answer::Refusal;
 use crate::claim::{Claim, Request};
 use crate::clock::Timestamp;
-use crate::lease::Holder;
-use crate::record::{Moment, Record, Verb};
+use crate::fingerprint::{Changes, Comparison, Fingerprint};
+use crate::lease::{Holder, Nonce};
+use crate::outcome::{Body, Outcome};
+use crate::policy::DEFAULTS;
+use crate::record::{Moment, Record, State, Verb};
 use crate::verbs::Complete;
-use crate::{Operation, mutant};
+use crate::{Key, Operation, OperationId, Policy, Scope, mutant};
+
+/// A wish to run once in a transaction: everything but the database. Make one per attempt; its nonce is
+/// what tells the attempt from others.
+#[derive(Clone, Debug)]
+pub struct Call {
+    operation: Arc<Operation>,
+    fingerprint: Fingerprint,
+    policy: Policy,
+    nonce: Nonce,
+}
+
+impl Call {
+    /// An attempt at an operation, with a nonce of its own.
+    pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint, policy: &Policy) -> Self {
+        let operation = Arc::new(Operation::new(scope, key));
+        Self { operation, fingerprint, policy: policy.clone(), nonce: Nonce::random() }
+    }
+
+    /// The same wish as another attempt: after a rollback, say, when the transaction is tried again.
+    pub fn again(&self) -> Self {
+        Self { nonce: Nonce::random(), ..self.clone() }
+    }
+
+    /// What it is about.
+    pub fn operation(&self) -> &Arc<Operation> {
+        &self.operation
+    }
+
+    /// What the store is asked, under the current key of fingerprints.
+    pub fn request(&self) -> Request {
+        Request {
+            operation: self.operation.clone(),
+            nonce: self.nonce,
+            print: self.fingerprint.current().clone(),
+            terms: self.policy.terms(),
+            subject: self.policy.settings().subject.clone(),
+        }
+    }
+
+    /// What it is asked after [`Claim::OtherVersion`], if that version is known here.
+    pub fn request_under(&self, version: u32) -> Option<Request> {
+        let print = self.fingerprint.under(version)?.clone();
+        Some(Request { print, ..self.request() })
+    }
+
+    /// The bytes to keep of an outcome: within the policy's limit, redacted, encoded, sealed.
+    pub fn prepare(&self, outcome: &Outcome) -> Bytes {
+        self.policy.prepare(outcome, self.operation.id())
+    }
+
+    /// What to tell a client who is not to run: the stored outcome, or why there is none.
+    pub fn told(&self, claim: Claim) -> Result<Outcome, Refusal> {
+        let (soon, late) = (DEFAULTS.retry_after_min, DEFAULTS.retry_after_max);
+        match claim {
+            Claim::Completed { outcome, .. } => match self.policy.read(&outcome, self.operation.id()) {
+                Ok(Outcome { status, body: Body::NotKept { .. }, .. }) => {
+                    Err(Refusal::BodyNotKept { status })
+                }
+                Ok(outcome) => Ok(outcome),
+                Err(why) => Err(Refusal::Unreadable(why)),
+            },
+            Claim::Unknown { .. } => Err(Refusal::OutcomeUnknown { retry_after: late }),
+            Claim::Mismatch { stored } => Err(Refusal::Mismatch(match self.fingerprint.compare(&stored) {
+                Comparison::Different(changes) => changes,
+                _ => Changes::default(),
+            })),
+            Claim::OtherVersion { version } if version > self.fingerprint.current().version => {
+                Err(Refusal::KeyNotLoaded { version, retry_after: soon })
+            }
+            Claim::OtherVersion { version } => Err(Refusal::Incomparable { version }),
+            Claim::Purged { .. } => Err(Refusal::Purged),
+            Claim::WentBack { .. } => Err(Refusal::StoreUnavailable { retry_after: late }),
+            Claim::InFlight { .. } | Claim::Granted(_) | Claim::Withdrawn => {
+                Err(Refusal::InFlight { retry_after: soon })
+            }
+        }
+    }
+}
 
 /// What came of beginning.
 #[derive(Clone, Debug)]
@@ -32,18 +116,37 @@ pub struct Work {
     replaces: Option<Holder>,
 }
 
+/// Proof that the transaction of an operation has committed. Made by the store that saw it, and by nobody else.
+#[must_use = "it is the answer's right to be called a success"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed(OperationId);
+
+impl Committed {
+    /// For stores: the COMMIT was answered, or found to have been applied.
+    #[doc(hidden)]
+    pub fn seen(operation: OperationId) -> Self {
+        Self(operation)
+    }
+
+    /// Which operation.
+    pub fn operation(&self) -> OperationId {
+        self.0
+    }
+}
+
 /// Decides from the record that is there, read under the operation's lock.
 pub fn begin(request: &Request, current: Option<&Record>, at: Moment) -> Begun {
+    // A nonce is made for one attempt, and this attempt is only beginning: its own record in progress belongs to
+    // one that was committed without its outcome. Whether its effect happened is not known here, lapsed or not.
+    if let Some(record) =
+        current.filter(|record| record.nonce == request.nonce && record.state == State::InProgress)
+    {
+        return Begun::Told(Claim::InFlight { since: record.attempt_at, until: record.lease_until });
+    }
     let step = request.decide(current, at);
     match (step.answer, step.put) {
         (Claim::Granted(_), Some(record)) => {
             Begun::Run(Box::new(Work { record, replaces: current.map(Record::holder) }))
-        }
-        // A nonce is made for one attempt and this attempt is only beginning; its own record in progress
-        // belongs to an attempt outside this transaction.
-        (Claim::Granted(lease), None) => {
-            let since = current.map_or(at.now, |record| record.attempt_at);
-            Begun::Told(Claim::InFlight { since, until: lease.until })
         }
         (told, _) => Begun::Told(told),
     }
@@ -63,6 +166,12 @@ impl Work {
     /// Which attempt at the operation this is, from 1.
     pub fn attempt(&self) -> u32 {
         self.record.attempts
+    }
+
+    /// The record of the running attempt, for a store that writes it at once: if the caller then commits
+    /// without having finished, there is a claim that lapses, and not an effect that nobody knows of.
+    pub fn in_progress(&self) -> &Record {
+        &self.record
     }
 
     /// Whose record must still be there, unchanged, when this one is written; `None`: no record at all.
@@ -88,7 +197,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{Fingerprinter, Nonce, Policy, Scope, State, Token};
+    use crate::{Fingerprinter, Nonce, Policy, Scope, Token};
 
     fn request(body: &[u8]) -> Request {
         let keys = vec![crate::fingerprint::HashKey::new(1, [7; 32])];
@@ -121,5 +230,17 @@ mod tests {
         assert_eq!(outcome, "paid");
         let told = begin(&request(b"b"), Some(&record), at(30, 2));
         assert!(matches!(told, Begun::Told(Claim::Mismatch { .. })), "{told:?}");
+    }
+
+    #[test]
+    fn an_attempt_that_was_committed_without_its_outcome_is_not_begun_again() {
+        // G-30
+        let first = request(b"a");
+        let Begun::Run(work) = begin(&first, None, at(10, 1)) else { panic!("nothing was there") };
+        let left = work.in_progress().clone();
+        for now in [11, i64::MAX / 2] {
+            let told = begin(&first, Some(&left), at(now, 2));
+            assert!(matches!(told, Begun::Told(Claim::InFlight { .. })), "{told:?}");
+        }
     }
 }

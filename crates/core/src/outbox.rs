@@ -12,6 +12,8 @@
 //! saving publishes again. A message that cannot be published is *set aside* and with it every later one
 //! of its key, so that order holds; other keys go on.
 
+mod memory;
+
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,6 +23,7 @@ use crate::error::Error;
 use crate::lease::Nonce;
 use crate::message::{Message, MessageId, Topic};
 use crate::store::Pending;
+pub use memory::{MemoryBackup, MemoryOutbox};
 
 /// Most messages read at once.
 pub const BATCH_MAX: usize = 5000;

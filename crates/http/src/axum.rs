@@ -1,4 +1,5 @@
-//! The extractor for axum handlers: `Op`, or `Option<Op>` where keys are optional.
+//! The extractors for axum handlers: `Op`, or `Option<Op>` where keys are optional; `Joined` on routes of the
+//! handler's own transaction.
 
 use std::convert::Infallible;
 
@@ -9,7 +10,7 @@ use http::StatusCode;
 use http::request::Parts;
 
 use crate::problem::{Kind, Problem};
-use crate::{Op, header};
+use crate::{Joined, Op, header};
 
 /// There is no operation to give to the handler.
 #[derive(Debug)]
@@ -25,7 +26,9 @@ impl IntoResponse for NoOperation {
         match self {
             Self::NoKey => Problem::new(Kind::KeyMissing).into_response().map(Body::from),
             Self::NotProtected => {
-                tracing::error!("a handler takes Op and is not under SemelLayer, or its route takes no keys");
+                tracing::error!(
+                    "a handler takes Op or Joined and is not under SemelLayer, or its route takes no keys or the other kind"
+                );
                 StatusCode::INTERNAL_SERVER_ERROR.into_response()
             }
         }
@@ -45,6 +48,26 @@ impl<S: Sync> FromRequestParts<S> for Op {
 }
 
 impl<S: Sync> OptionalFromRequestParts<S> for Op {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get::<Self>().cloned())
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Joined {
+    type Rejection = NoOperation;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, NoOperation> {
+        match parts.extensions.get::<Self>() {
+            Some(joined) => Ok(joined.clone()),
+            None if parts.headers.contains_key(header::IDEMPOTENCY_KEY) => Err(NoOperation::NotProtected),
+            None => Err(NoOperation::NoKey),
+        }
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for Joined {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {

@@ -13,6 +13,7 @@ use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
+use semel_core::joined::Call;
 use semel_core::policy::DEFAULTS;
 use semel_core::{Answer, Error, Key, Origin, Refusal, Scope, mutant};
 use tower_service::Service;
@@ -27,7 +28,7 @@ use crate::layer::Shared;
 use crate::observer;
 use crate::print::Sight;
 use crate::problem::{Kind, Problem};
-use crate::{BoxError, ReplyBody, RequestBody, Route, TooSlow, header, stored, tenant};
+use crate::{BoxError, Joined, ReplyBody, RequestBody, Route, TooSlow, header, joined, stored, tenant};
 
 /// Answers one keyed request.
 ///
@@ -53,6 +54,9 @@ where
     let watch = Watch::start(&shared, &route, &key);
     let (head, body) = request.into_parts();
     let (kind, response) = match admit(&shared, &route, &key, &head, body).await {
+        Ok(admitted) if route.is_same_transaction() => {
+            run_joined(&shared, &route, &key, head, admitted, service).await
+        }
         Ok(admitted) => run(&shared, &route, &key, head, admitted, service).await,
         Err(Refused::Problem(problem)) => refusal(*problem, &route),
         Err(Refused::ByCheck(response)) => (observer::Kind::AuthRefused, response.map(ReplyBody::from)),
@@ -258,6 +262,57 @@ where
         exchange.peek(|sent| Sight::of_request(sent).remember(route, key, loaded, print));
     }
     conclude(result, &exchange, route)
+}
+
+/// Lets the handler run the operation in its own transaction, and passes on what it says.
+async fn run_joined<S, B, R>(
+    shared: &Shared,
+    route: &Arc<Route>,
+    key: &Key,
+    head: Parts,
+    admitted: Admitted,
+    mut service: S,
+) -> (observer::Kind, Response<ReplyBody<R>>)
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>>,
+    S::Error: Into<BoxError>,
+    R: Body<Data = Bytes>,
+{
+    let Admitted { tenant, body, trailers, keys } = admitted;
+    if keys.is_err() {
+        return refusal(Problem::new(Kind::StoreUnavailable).retry_after(DEFAULTS.retry_after_min), route);
+    }
+    let scope = match shared.scope(tenant.as_deref(), &route.identity(&head.method, &head.uri)) {
+        Ok(scope) => scope,
+        Err(problem) => return refusal(problem, route),
+    };
+    let print = Sight::of(&head, &body).print(route, key, &keys);
+    let call = Call::new(scope, key.clone(), print, &route.policy_for(&head));
+    let mut request = Request::from_parts(head, RequestBody::whole(body, trailers));
+    request.extensions_mut().insert(Joined::new(call, route.clone()));
+    let mut response = match service.call(request).await {
+        Ok(response) => response,
+        Err(error) => {
+            tracing::warn!(error = %error.into(), key = key.as_str(), "the service failed");
+            let unknown = Refusal::OutcomeUnknown { retry_after: DEFAULTS.retry_after_min };
+            return refusal(Problem::from(unknown).with_status(StatusCode::SERVICE_UNAVAILABLE), route);
+        }
+    };
+    let kind = match response.extensions_mut().remove::<joined::Mark>() {
+        Some(mark) => {
+            if mark.key_not_loaded {
+                // Somebody rotated the keys. Nothing ran, and the client's next try is read with the new one.
+                let _ = shared.keys.reload(&shared.once).await;
+            }
+            mark.kind
+        }
+        // In the handler's own words: it committed nothing, or a retry will find what it did.
+        None => {
+            header::strip(response.headers_mut());
+            observer::Kind::Released
+        }
+    };
+    (kind, response.map(ReplyBody::passed))
 }
 
 /// Turns what the semantics say into what the client gets.

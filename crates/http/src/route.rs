@@ -71,6 +71,7 @@ pub struct Route {
     described_by: Option<HeaderValue>,
     attempt_headers: bool,
     recent: Recent,
+    same_transaction: bool,
 }
 
 impl Route {
@@ -156,6 +157,10 @@ impl Route {
         self.attempt_headers
     }
 
+    pub(crate) fn is_same_transaction(&self) -> bool {
+        self.same_transaction
+    }
+
     pub(crate) fn stores(&self, name: &HeaderName) -> bool {
         !header::is_secret(name) || self.stored_headers.contains(name) || mutant::on("set-cookie-stored")
     }
@@ -225,6 +230,7 @@ impl Builder {
             described_by: None,
             attempt_headers: false,
             recent: Recent::default(),
+            same_transaction: false,
         };
         Self { route, pointers: Vec::new(), subject_header: None }
     }
@@ -335,6 +341,13 @@ impl Builder {
         self
     }
 
+    /// The handler runs operations in its own transaction: the layer neither claims nor stores, and gives it a
+    /// [`Joined`](crate::Joined) instead of an [`Op`](crate::Op).
+    pub fn same_transaction(mut self) -> Self {
+        self.route.same_transaction = true;
+        self
+    }
+
     /// The route, or every reason why not.
     pub fn build(mut self) -> Result<Route, Nonsense> {
         let mut found = self.problems();
@@ -376,6 +389,11 @@ impl Builder {
                 found
                     .push(format!("The header {name} cannot count: take it out of the fingerprint headers."));
             }
+        }
+        if route.same_transaction && route.attempt_headers {
+            found.push(
+                "Attempts in the handler's own transaction have no headers for another process.".into(),
+            );
         }
         let replay = &route.replay_header;
         if header::is_hop_by_hop(replay) || header::is_ours(replay) || replay.as_str().starts_with("content-")

@@ -2,7 +2,7 @@
 //!
 //! This is the crate services add. It re-exports the semantics ([`Once`], [`Policy`], the
 //! [`EffectStore`] contract), the stores by feature, and the tasks that run beside a service
-//! ([`Recoverer`], [`Sweeper`]). With the feature `http` there is the tower layer too, and with `axum` its
+//! ([`Recoverer`], [`Sweeper`], [`Relay`]). With the feature `http` there is the tower layer too, and with `axum` its
 //! extractor. Everything is explained where it is defined; start with [`Once::run`].
 //!
 //! ```
@@ -33,10 +33,12 @@
 pub use semel_core::*;
 #[cfg(feature = "http")]
 pub use semel_http as http;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use semel_stores as stores;
+#[cfg(feature = "mysql")]
+pub use semel_stores::mysql::MysqlStore;
 #[cfg(feature = "postgres")]
 pub use semel_stores::postgres::PostgresStore;
 #[cfg(feature = "sqlite")]
 pub use semel_stores::sqlite::SqliteStore;
-pub use semel_workers::{Ask, Question, Recoverer, Reply, Sweeper};
+pub use semel_workers::{Ask, Question, Recoverer, Relay, Reply, Sweeper, consumer, relay, sinks, sources};

@@ -3,14 +3,24 @@
 //! Each keeps the contract of [`semel_core::store`] and passes the same suite. None of them decides
 //! anything by itself: what a verb may do is asked of the transition functions in the core.
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod crash;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod horizon;
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod migrate;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod open;
 #[cfg(feature = "postgres")]
 pub mod postgres;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod witness;
 
-pub use open::open;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use migrate::Missing;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use open::plan;
+pub use open::{open, open_inbox, open_outbox};

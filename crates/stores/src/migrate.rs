@@ -27,6 +27,45 @@ impl Migration {
     }
 }
 
+/// What a store lacks, as [`plan`](crate::plan) found it. Opening the store applies it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The names of the migrations, oldest first; empty if there is nothing to do.
+    pub names: Vec<&'static str>,
+    /// All of it as SQL, one transaction, for whoever applies it by hand. No secret is in it: those are made
+    /// when it runs.
+    pub script: String,
+}
+
+impl Missing {
+    pub(crate) fn of(
+        migrations: &[Migration],
+        begin: &str,
+        record: impl Fn(&Migration) -> String,
+        found: &str,
+    ) -> Self {
+        let names = migrations.iter().map(|migration| migration.name).collect::<Vec<_>>();
+        let mut script = String::new();
+        if !names.is_empty() {
+            script += begin;
+            for migration in migrations {
+                script += &format!("\n-- {}: {}\n{}", migration.version, migration.name, migration.sql);
+                script += &record(migration);
+                if migration.version == 1 {
+                    script += found;
+                }
+            }
+            script += "\nCOMMIT;\n";
+        }
+        Self { names, script }
+    }
+}
+
+/// A checksum as digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// One step of the schema, as a store remembers it.
 #[derive(Clone, Debug)]
 pub(crate) struct Applied {

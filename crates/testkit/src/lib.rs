@@ -13,6 +13,7 @@
 //! [`Once`](semel_core::Once) over the store while [`FaultyStore`] loses, delays and repeats calls;
 //! [`interleavings`] makes random histories and shrinks the ones that differ. [`model`] checks the
 //! transition functions themselves, all interleavings within stated bounds, with no store at all.
+//! [`outbox`] is the suite of databases that keep an outbox.
 //!
 //! Nothing here sleeps or reads the machine's clock: time is moved through the rig.
 
@@ -21,6 +22,7 @@ mod faulty;
 mod interleavings;
 mod ledger;
 pub mod model;
+pub mod outbox;
 mod rig;
 mod scene;
 pub mod suite;

@@ -241,9 +241,10 @@ fn admin(given: &Layers<'_>, listen: std::net::SocketAddr, judge: &mut Judge<'_>
 
 fn store(given: &Layers<'_>, judge: &mut Judge<'_>) -> Secret {
     let store = judge.secret(given, "store", None).unwrap_or_else(|| Secret("sqlite:semel.db".into()));
-    let known = ["sqlite:", "postgres:", "postgresql:"].iter().any(|scheme| store.0.starts_with(scheme));
-    if !known {
-        judge.mistakes.add(&given.place("store"), "store: this is neither `sqlite:PATH` nor `postgres://…`");
+    let schemes = ["sqlite:", "postgres:", "postgresql:", "mysql:", "mariadb:"];
+    if !schemes.iter().any(|scheme| store.0.starts_with(scheme)) {
+        let sentence = "store: this is neither `sqlite:PATH` nor `postgres://…` nor `mysql://…`";
+        judge.mistakes.add(&given.place("store"), sentence);
     }
     store
 }

@@ -118,7 +118,7 @@ const fn row(
 pub(crate) static SETTINGS: &[Setting] = &[
     row("listen", Gateway, One, Text("127.0.0.1:8080"), "Address and port for clients."),
     row("upstream", Gateway, COMMAS, Absent("none; one is needed"), "The service behind: `http://…` or `https://…`, perhaps with a path prefix; or `demo`, a built-in payments service. Several share the load."),
-    row("store", Gateway, Secret, Text("sqlite:semel.db"), "Where operations are remembered: `sqlite:PATH`, `postgres://…`, or `file:PATH` / `env:NAME` to find either."),
+    row("store", Gateway, Secret, Text("sqlite:semel.db"), "Where operations are remembered: `sqlite:PATH`, `postgres://…`, `mysql://…`, or `file:PATH` / `env:NAME` to find one of them."),
     row("namespace", Gateway, One, Text("default"), "Part of every operation's identity. Deployments that share a store and must not meet need different ones."),
     row("tls_certificate", Gateway, One, Absent("plain text"), "PEM file with the certificate chain shown to clients. Needs `tls_key`."),
     row("tls_key", Gateway, One, Absent("none"), "PEM file with the key of `tls_certificate`."),

@@ -186,7 +186,8 @@ fn public(setting: &Setting, text: &str) -> String {
         // A password with a slash in it ends up in the path.
         Ok(uri) if setting.name == "store" && !uri.path().contains('@') => {
             let place = uri.host().map(|host| format!("{host}{}", uri.path()));
-            format!("postgres://{} (the rest is secret)", place.unwrap_or_default())
+            let scheme = uri.scheme_str().unwrap_or("postgres");
+            format!("{scheme}://{} (the rest is secret)", place.unwrap_or_default())
         }
         _ => "(secret)".into(),
     }

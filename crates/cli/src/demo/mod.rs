@@ -18,6 +18,7 @@ use payments::Payments;
 
 mod chaos;
 pub(crate) mod payments;
+mod triangle;
 
 /// Nothing in the demo takes longer; a run that does has lost something.
 const GIVE_UP: Duration = Duration::from_secs(180);
@@ -33,10 +34,19 @@ pub(crate) struct Arguments {
     /// How often the gateway is killed without warning.
     #[arg(long, default_value_t = 4)]
     crashes: u32,
-    /// Where Semel remembers: `sqlite:PATH` or `postgres://…`; a temporary SQLite file if not given.
+    /// Where Semel remembers: `sqlite:PATH`, `postgres://…` or `mysql://…`; a temporary SQLite file if not given.
     #[arg(long, env = "SEMEL_STORE", hide_env_values = true)]
     store: Option<String>,
+    /// Show instead what a key, an outbox and a ledger keep from leaking: with all three, and without each.
+    #[arg(long, conflicts_with_all = ["workers", "payments", "crashes", "store"])]
+    triangle: bool,
+    /// Of the accidents in the triangle.
+    #[arg(long, default_value_t = 1, requires = "triangle")]
+    seed: u64,
 }
+
+/// Orders in the triangle.
+const ORDERS: u64 = 200;
 
 /// What one run came to.
 struct Tally {
@@ -50,7 +60,10 @@ struct Tally {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Arguments { workers, payments, crashes, store } = arguments;
+    let Arguments { workers, payments, crashes, store, triangle, seed } = arguments;
+    if triangle {
+        return triangle::run(ORDERS, seed).await;
+    }
     let intents = workers * payments;
     println!(
         "{workers} clients make {payments} payments each and retry until they hear that they have paid. The"

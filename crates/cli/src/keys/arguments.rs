@@ -32,7 +32,7 @@ const NARROWED: &str = "Narrowed down";
 /// Where the operations are.
 #[derive(Args)]
 pub(super) struct Target {
-    /// The store: `sqlite:PATH` or `postgres://…` [env: SEMEL_STORE] [default: sqlite:semel.db]
+    /// The store: `sqlite:PATH`, `postgres://…` or `mysql://…` [env: SEMEL_STORE] [default: sqlite:semel.db]
     #[arg(long, global = true, conflicts_with = "admin", value_name = "URL", help_heading = WHERE)]
     store: Option<String>,
     /// The admin API of a running gateway, instead of the store: `http://127.0.0.1:8081`

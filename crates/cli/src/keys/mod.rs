@@ -28,6 +28,8 @@ use crate::time;
 use crate::written::Response;
 pub(crate) use arguments::Arguments;
 use arguments::{Chosen, Command, Target};
+pub(crate) use store::refuse_new_file;
+pub(crate) use text::plain;
 
 /// Most operations listed where one was asked for and several were found.
 const SEVERAL_MAX: usize = 20;

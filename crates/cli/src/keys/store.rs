@@ -157,7 +157,7 @@ where
 
 /// An operator's command looks at what is there; it must not leave a new database where a name was
 /// mistyped.
-fn refuse_new_file(address: &str) -> anyhow::Result<()> {
+pub(crate) fn refuse_new_file(address: &str) -> anyhow::Result<()> {
     let Some(path) = address.strip_prefix("sqlite:") else { return Ok(()) };
     let path = path.strip_prefix("//").unwrap_or(path);
     if !path.is_empty() && !path.contains(['?', '\0']) && !Path::new(path).exists() {

@@ -212,7 +212,7 @@ fn cut(text: &str) -> String {
 }
 
 /// Without anything a terminal would act on or read backwards.
-pub(super) fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let acts = |c: char| {
         c.is_control()
             || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -11,11 +11,11 @@ use tokio_postgres::types::Type;
 
 use super::connect::{self, Param, get};
 use super::fault::Fault;
-use super::horizon::Seen;
 use super::pipeline::{End, Statement};
 use super::pool::Link;
 use super::row::{self, Columns};
 use super::{Shared, sql};
+use crate::horizon::Seen;
 
 pub(super) async fn get_record(shared: &Shared, operation: OperationId) -> Result<Option<Record>, Error> {
     let link = shared.verbs.link().await?;

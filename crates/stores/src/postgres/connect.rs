@@ -13,9 +13,9 @@ use tokio_postgres::{Client, Config, Row};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::{self, Fault};
-use super::horizon::{Found, Horizon};
 use super::options::{Address, Options};
 use super::{sql, tls};
+use crate::horizon::{Found, Horizon};
 
 /// A bound value and its type, as the driver wants them.
 pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use semel_core::error::{Error, Kind};
 use tokio_postgres::error::{DbError, Severity};
 
-use super::horizon::Horizon;
+use crate::horizon::Horizon;
 
 /// A failure that several callers may have to be told.
 #[derive(Clone, Debug)]
@@ -56,11 +56,26 @@ impl Fault {
     }
 
     fn of_server(db: &DbError) -> Self {
-        let code = db.code().code();
+        Self::said(db.code().code(), db.message(), is_fatal(db))
+    }
+
+    /// The server refused, in its own words.
+    pub(super) fn said(code: &str, message: &str, broken: bool) -> Self {
         let (kind, advice) = classify(code);
-        let sentence = format!("PostgreSQL: {} ({code}){advice}", db.message());
+        let sentence = format!("PostgreSQL: {message} ({code}){advice}");
         let again = matches!(code, "40001" | "40P01");
-        Self { again, broken: is_fatal(db), ..Self::new(kind, sentence) }
+        Self { again, broken, ..Self::new(kind, sentence) }
+    }
+
+    /// The connection broke.
+    #[cfg(feature = "sqlx-postgres")]
+    pub(super) fn cut(cause: String) -> Self {
+        Self { cause, broken: true, ..Self::new(Kind::Unreachable, "the connection to PostgreSQL broke") }
+    }
+
+    /// The same, told by somebody whose COMMIT was on its way.
+    pub(super) fn with_commit(self) -> Self {
+        Self { maybe_applied: self.broken, ..self }
     }
 
     /// Judges statements that were sent together with their COMMIT. `before` are the results up to it,
@@ -103,7 +118,7 @@ impl From<Error> for Fault {
     }
 }
 
-fn is_fatal(db: &DbError) -> bool {
+pub(super) fn is_fatal(db: &DbError) -> bool {
     // What does not say how bad it is counts as the worst.
     !matches!(db.parsed_severity(), Some(Severity::Error))
 }
@@ -111,7 +126,7 @@ fn is_fatal(db: &DbError) -> bool {
 /// The kind of a SQLSTATE, and what to do about it.
 pub(super) fn classify(code: &str) -> (Kind, &'static str) {
     match code {
-        "40001" | "40P01" => (Kind::Busy, ": too many conflicts; try again"),
+        "40001" | "40P01" => (Kind::Busy, ": too many conflicts; try the whole transaction again"),
         "55P03" => (Kind::Busy, ": somebody holds the row; look for long transactions on semel_operation"),
         "57014" => (Kind::Busy, ": the statement took too long; look for load and locks"),
         "53100" => (Kind::Full, ": make room on the server's disk"),
@@ -131,6 +146,9 @@ pub(super) fn classify(code: &str) -> (Kind, &'static str) {
         "22021" | "22P05" => {
             (Kind::Misconfigured, ": a name cannot be kept as text here; use a database with encoding UTF8")
         }
+        "SM001" | "SM003" | "SM004" => (Kind::Misconfigured, ""),
+        "SM002" => (Kind::Busy, ": roll back and try the whole transaction again"),
+        "25P02" => (Kind::Misconfigured, ": an error before it was ignored; nothing was committed"),
         "XX001" | "XX002" => (Kind::Damaged, ": the server found damaged data; restore from a backup"),
         _ if code.starts_with("28") => (Kind::Denied, ": check user, password and pg_hba.conf"),
         _ if code.starts_with("08") || code.starts_with("57P") => (Kind::Unreachable, ""),

@@ -15,9 +15,9 @@ use tokio_postgres::types::Type;
 use super::batch::{Batch, Reply};
 use super::connect::{Live, Param, get};
 use super::fault::Fault;
-use super::horizon::Horizon;
 use super::pipeline::{End, Statement};
 use super::{Shared, row, sql};
+use crate::horizon::Horizon;
 
 /// What came back.
 pub(super) struct Landed {

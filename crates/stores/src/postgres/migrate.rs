@@ -9,17 +9,43 @@ use super::connect::{Live, Param, get, refuse_replica};
 use super::fault::Fault;
 use super::options::{Migrate, Options};
 use super::sql;
-use crate::migrate::{Applied, Migration, plan};
+use crate::migrate::{Applied, Migration, Missing, hex, plan};
 
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 1] = [Migration {
-    version: 1,
-    name: "operations",
-    sql: include_str!("../../migrations/postgres/0001_operations.sql"),
-    minimum_reader: 1,
-}];
+static MIGRATIONS: [Migration; 5] = [
+    Migration {
+        version: 1,
+        name: "operations",
+        sql: include_str!("../../migrations/postgres/0001_operations.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/postgres/0002_outbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 3,
+        name: "fence",
+        sql: include_str!("../../migrations/postgres/0003_fence.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 4,
+        name: "inbox",
+        sql: include_str!("../../migrations/postgres/0004_inbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 5,
+        name: "functions",
+        sql: include_str!("../../migrations/postgres/0005_functions.sql"),
+        minimum_reader: 1,
+    },
+];
 
 /// What the server says before anything of ours is there.
 struct Server {
@@ -63,6 +89,35 @@ pub(super) async fn bring_up_to_date(live: &Live, options: &Options, place: &str
             Err(fault.error())
         }
     }
+}
+
+/// What the database lacks. Changes nothing.
+pub(super) async fn missing(live: &Live, options: &Options, place: &str) -> Result<Missing, Error> {
+    let server = server(live, options, place).await?;
+    let found = match server.migrated {
+        true => applied(live, options).await.map_err(|fault| fault.error())?,
+        false => Vec::new(),
+    };
+    let record = |migration: &Migration| {
+        let Migration { version, name, minimum_reader, .. } = migration;
+        let record = sql::APPLY
+            .replace("$1", &version.to_string())
+            .replace("$2", &format!("'{name}'"))
+            .replace("$3", &format!("'\\x{}'", hex(&migration.checksum())))
+            .replace("$4", &minimum_reader.to_string());
+        format!("{};\n", record.trim_end())
+    };
+    // Asked where the script runs, if this server tells: it may run elsewhere.
+    let home = match live.here(options.call_timeout).await? {
+        Some(_) => format!("({})", sql::HERE.trim_end()),
+        None => "NULL".to_owned(),
+    };
+    let random = "uuid_send(gen_random_uuid())";
+    let create = sql::CREATE.replace("$1", random).replace("$2", &home);
+    let rotate = sql::ROTATE.replace("$1", &format!("{random} || {random}"));
+    let found_store = format!("{};\n{};\n", create.trim_end(), rotate.trim_end());
+    let begin = format!("BEGIN;\n{};\n", sql::MIGRATION_LOCK.trim_end());
+    Ok(Missing::of(plan(&found, &MIGRATIONS)?, &begin, record, &found_store))
 }
 
 async fn server(live: &Live, options: &Options, place: &str) -> Result<Server, Error> {
@@ -119,8 +174,10 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
             (&reader, Type::INT4),
         ];
         live.query(options.call_timeout, sql::APPLY, &params).await?;
-        if migration.version == 1 {
-            create(live, options, here.as_deref()).await?;
+        match migration.name {
+            "operations" => create(live, options, here.as_deref()).await?,
+            "outbox" => super::outbox::create(live, options.call_timeout, here.as_deref()).await?,
+            _ => {}
         }
         tracing::info!(version, name = migration.name, "applied a migration of the PostgreSQL store");
     }

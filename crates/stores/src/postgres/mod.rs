@@ -19,9 +19,10 @@ mod chores;
 mod connect;
 mod fault;
 mod flight;
-mod horizon;
+pub mod inbox;
 mod migrate;
 mod options;
+pub mod outbox;
 mod pipeline;
 mod pool;
 mod row;
@@ -29,8 +30,8 @@ mod sql;
 mod step;
 mod sweep;
 mod tls;
+pub mod tx;
 mod verbs;
-mod witness;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -44,11 +45,22 @@ use tokio::task::JoinHandle;
 pub use options::{Migrate, Options};
 
 use connect::Connector;
-use horizon::{Horizon, Seen};
 use pool::Pool;
+
+use crate::horizon::{Horizon, Seen};
+use crate::witness;
 
 /// At most this often the witness is written.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
+
+/// What the database of a store lacks. Changes nothing.
+pub(crate) async fn missing(options: Options) -> Result<crate::Missing, Error> {
+    options.check()?;
+    let address = options::Address::of(&options)?;
+    let connector = Connector::new(address, &options, Arc::new(Horizon::new("PostgreSQL", Seen::default())))?;
+    let live = connector.dial().await?;
+    migrate::missing(&live, &options, connector.place()).await
+}
 
 /// A store in PostgreSQL.
 pub struct PostgresStore {
@@ -74,6 +86,8 @@ struct Shared {
     witness: Option<PathBuf>,
     sweep_from: sweep::Cursor,
     counts: batch::Counts,
+    /// How it was connected, for parts with connections of their own.
+    options: Options,
     is_closed: AtomicBool,
 }
 
@@ -93,7 +107,7 @@ impl PostgresStore {
         options.check()?;
         let address = options::Address::of(&options)?;
         let seen = options.witness.as_deref().map_or(Ok(Seen::default()), witness::read)?;
-        let horizon = Arc::new(Horizon::from(seen));
+        let horizon = Arc::new(Horizon::new("PostgreSQL", seen));
         let connector = Arc::new(Connector::new(address, &options, horizon.clone())?);
         let live = connector.dial().await?;
         migrate::bring_up_to_date(&live, &options, connector.place()).await?;
@@ -150,6 +164,7 @@ impl Shared {
             witness: options.witness.clone(),
             sweep_from: sweep::Cursor::default(),
             counts: batch::Counts::default(),
+            options: options.clone(),
             is_closed: AtomicBool::new(false),
             connector,
             horizon,

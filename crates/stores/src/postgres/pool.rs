@@ -84,6 +84,11 @@ impl Link<'_> {
         self.live.as_ref().expect("a link keeps its connection until it is dropped")
     }
 
+    /// The connection, for a transaction.
+    pub(super) fn client(&mut self) -> &mut tokio_postgres::Client {
+        &mut self.live.as_mut().expect("a link keeps its connection until it is dropped").client
+    }
+
     /// From here to [`done`](Self::done) a dropped call leaves a transaction behind.
     pub(super) fn busy(&mut self) {
         self.fit = false;

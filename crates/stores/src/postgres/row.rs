@@ -1,5 +1,6 @@
 //! Records as rows, both ways. What cannot be read is damage, never a guess.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,51 +16,88 @@ use tokio_postgres::types::Type;
 
 use super::connect::{Param, get};
 
+/// A row of whichever driver, column by column.
+pub(super) trait Cells {
+    fn int2(&self, at: usize) -> Result<Option<i16>, Error>;
+    fn int4(&self, at: usize) -> Result<Option<i32>, Error>;
+    fn int8(&self, at: usize) -> Result<Option<i64>, Error>;
+    fn bool(&self, at: usize) -> Result<Option<bool>, Error>;
+    fn bytea(&self, at: usize) -> Result<Option<Cow<'_, [u8]>>, Error>;
+    fn text(&self, at: usize) -> Result<Option<Cow<'_, str>>, Error>;
+}
+
+impl Cells for Row {
+    fn int2(&self, at: usize) -> Result<Option<i16>, Error> {
+        get(self, at)
+    }
+
+    fn int4(&self, at: usize) -> Result<Option<i32>, Error> {
+        get(self, at)
+    }
+
+    fn int8(&self, at: usize) -> Result<Option<i64>, Error> {
+        get(self, at)
+    }
+
+    fn bool(&self, at: usize) -> Result<Option<bool>, Error> {
+        get(self, at)
+    }
+
+    fn bytea(&self, at: usize) -> Result<Option<Cow<'_, [u8]>>, Error> {
+        Ok(get::<Option<&[u8]>>(self, at)?.map(Cow::Borrowed))
+    }
+
+    fn text(&self, at: usize) -> Result<Option<Cow<'_, str>>, Error> {
+        Ok(get::<Option<&str>>(self, at)?.map(Cow::Borrowed))
+    }
+}
+
 /// Reads a whole record whose columns start at `at`: identity first, then the rest.
-pub(super) fn record(row: &Row, at: usize) -> Result<Record, Error> {
+pub(super) fn record(row: &impl Cells, at: usize) -> Result<Record, Error> {
     let operation = operation(row, at)?;
     rest(row, at + 5, Arc::new(operation))
 }
 
 /// Reads the id of a row, for finding whom it is for.
-pub(super) fn id(row: &Row, at: usize) -> Result<OperationId, Error> {
+pub(super) fn id(row: &impl Cells, at: usize) -> Result<OperationId, Error> {
     Ok(OperationId::from_bytes(bytes(row, at, "id")?))
 }
 
-fn operation(row: &Row, at: usize) -> Result<Operation, Error> {
+fn operation(row: &impl Cells, at: usize) -> Result<Operation, Error> {
     let id = id(row, at)?;
-    let tenant: Option<&str> = get(row, at + 2)?;
-    let (namespace, route) = (get(row, at + 1)?, get(row, at + 3)?);
-    let scope = match tenant {
-        Some(tenant) => Scope::new(namespace, tenant, route),
-        None => Scope::shared(namespace, route),
+    let (namespace, route) = (there(row.text(at + 1)?, "namespace")?, there(row.text(at + 3)?, "route")?);
+    let scope = match row.text(at + 2)? {
+        Some(tenant) => Scope::new(&namespace, &tenant, &route),
+        None => Scope::shared(&namespace, &route),
     };
     let scope = scope.map_err(|error| damaged("scope").because(error))?;
-    let key = Key::from_stored(get(row, at + 4)?).map_err(|error| damaged("key").because(error))?;
+    let key = there(row.text(at + 4)?, "key")?;
+    let key = Key::from_stored(&key).map_err(|error| damaged("key").because(error))?;
     let operation = Operation::new(scope, key);
     // The id is a digest of the names: if they disagree, one of them is wrong.
     if operation.id() == id { Ok(operation) } else { Err(damaged("id")) }
 }
 
 /// Reads all but the identity, from the column `state` on.
-pub(super) fn rest(row: &Row, at: usize, operation: Arc<Operation>) -> Result<Record, Error> {
-    let state = u8::try_from(get::<i16>(row, at)?).ok().and_then(State::from_byte);
-    let recovery = u8::try_from(get::<i16>(row, at + 6)?).ok().and_then(Recovery::from_byte);
-    let outcome: Option<&[u8]> = get(row, at + 17)?;
-    let history: Option<&[u8]> = get(row, at + 18)?;
-    let state = state.ok_or_else(|| damaged("state"))?;
+pub(super) fn rest(row: &impl Cells, at: usize, operation: Arc<Operation>) -> Result<Record, Error> {
+    let byte = |at, column| Ok::<_, Error>(u8::try_from(there(row.int2(at)?, column)?).ok());
+    let state = byte(at, "state")?.and_then(State::from_byte).ok_or_else(|| damaged("state"))?;
+    let recovery = byte(at + 6, "recovery")?.and_then(Recovery::from_byte);
+    let outcome = row.bytea(at + 17)?;
+    let history = row.bytea(at + 18)?;
     if (state == State::Completed) != outcome.is_some() {
         return Err(damaged("outcome"));
     }
+    let paths = there(row.bytea(at + 5)?, "fp_paths")?;
     Ok(Record {
         operation,
         state,
-        token: Token(u64::try_from(get::<i64>(row, at + 1)?).map_err(|_| damaged("token"))?),
+        token: Token(u64::try_from(there(row.int8(at + 1)?, "token")?).map_err(|_| damaged("token"))?),
         nonce: Nonce::from_bytes(bytes(row, at + 2, "nonce")?),
         print: Print {
-            version: get::<i32>(row, at + 3)? as u32,
+            version: there(row.int4(at + 3)?, "fp_version")? as u32,
             digest: bytes(row, at + 4, "fp_digest")?,
-            paths: Paths::decode(get(row, at + 5)?).map_err(|error| damaged("fp_paths").because(error))?,
+            paths: Paths::decode(&paths).map_err(|error| damaged("fp_paths").because(error))?,
         },
         terms: Terms {
             recovery: recovery.ok_or_else(|| damaged("recovery"))?,
@@ -68,27 +106,35 @@ pub(super) fn rest(row: &Row, at: usize, operation: Arc<Operation>) -> Result<Re
             ttl: duration(row, at + 9)?,
             retry_window: duration(row, at + 10)?,
         },
-        attempts: get::<i32>(row, at + 11)? as u32,
+        attempts: there(row.int4(at + 11)?, "attempts")? as u32,
         created_at: time(row, at + 12)?,
         attempt_at: time(row, at + 13)?,
         lease_until: time(row, at + 14)?,
-        settled_at: get::<Option<i64>>(row, at + 15)?.map(Timestamp::from_micros),
-        subject: get::<Option<String>>(row, at + 16)?.map(Into::into),
-        outcome: outcome.map(Bytes::copy_from_slice),
-        history: History::decode(history).map_err(|error| damaged("history").because(error))?,
+        settled_at: row.int8(at + 15)?.map(Timestamp::from_micros),
+        subject: row.text(at + 16)?.map(|subject| subject.into()),
+        outcome: outcome.map(|outcome| match outcome {
+            Cow::Borrowed(bytes) => Bytes::copy_from_slice(bytes),
+            Cow::Owned(bytes) => bytes.into(),
+        }),
+        history: History::decode(history.as_deref()).map_err(|error| damaged("history").because(error))?,
     })
 }
 
-pub(super) fn time(row: &Row, at: usize) -> Result<Timestamp, Error> {
-    Ok(Timestamp::from_micros(get(row, at)?))
+pub(super) fn time(row: &impl Cells, at: usize) -> Result<Timestamp, Error> {
+    Ok(Timestamp::from_micros(there(row.int8(at)?, "time")?))
 }
 
-fn duration(row: &Row, at: usize) -> Result<Duration, Error> {
-    u64::try_from(get::<i64>(row, at)?).map(Duration::from_micros).map_err(|_| damaged("terms"))
+fn duration(row: &impl Cells, at: usize) -> Result<Duration, Error> {
+    u64::try_from(there(row.int8(at)?, "terms")?).map(Duration::from_micros).map_err(|_| damaged("terms"))
 }
 
-fn bytes<const N: usize>(row: &Row, at: usize, column: &str) -> Result<[u8; N], Error> {
-    get::<&[u8]>(row, at)?.try_into().map_err(|_| damaged(column))
+fn bytes<const N: usize>(row: &impl Cells, at: usize, column: &str) -> Result<[u8; N], Error> {
+    there(row.bytea(at)?, column)?[..].try_into().map_err(|_| damaged(column))
+}
+
+/// What a column that is never null holds.
+pub(super) fn there<T>(cell: Option<T>, column: &str) -> Result<T, Error> {
+    cell.ok_or_else(|| damaged(column))
 }
 
 fn damaged(column: &str) -> Error {

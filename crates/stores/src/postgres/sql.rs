@@ -28,12 +28,20 @@ pub(super) const SERVER: &str = include_str!("sql/server.sql");
 pub(super) const SUBJECT: &str = include_str!("sql/subject.sql");
 pub(super) const SUBJECT_OPEN: &str = include_str!("sql/subject_open.sql");
 
+pub(super) const FENCE_LEASE: &str = include_str!("sql/fence_lease.sql");
+pub(super) const FENCE_LOOK: &str = include_str!("sql/fence_look.sql");
+pub(super) const RESOLVE: &str = include_str!("sql/tx_resolve.sql");
+
 const BEGIN: &str = include_str!("sql/begin.sql");
 const CLAIM: &str = include_str!("sql/claim.sql");
 const COMPLETE: &str = include_str!("sql/complete.sql");
 const FRESH: &str = include_str!("sql/fresh.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
+const TX_COMMIT: &str = include_str!("sql/tx_commit.sql");
+const TX_ENQUEUE: &str = include_str!("sql/tx_enqueue.sql");
+const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");
+const TX_FINISH: &str = include_str!("sql/tx_finish.sql");
 
 pub(super) fn claim() -> Cow<'static, str> {
     if mutant::on("pg-claim-overwrites") {
@@ -86,6 +94,49 @@ pub(super) fn sweep() -> Cow<'static, str> {
     SWEEP.into()
 }
 
+pub(super) fn tx_begin() -> Cow<'static, str> {
+    if mutant::on("joined-lock-skipped") {
+        return broken(TX_BEGIN, "semel_begin($1, $2)", UNLOCKED);
+    }
+    TX_BEGIN.into()
+}
+
+/// For a mutant: what `semel_begin` does, without its lock.
+const UNLOCKED: &str = "(SELECT true, semel_now(), nextval('semel_token'), o.xmin::text::bigint, o.id, \
+    o.namespace, o.tenant, o.route, o.key, o.state, o.token, o.nonce, o.fp_version, o.fp_digest, o.fp_paths, \
+    o.recovery, o.lease_us, o.run_max_us, o.ttl_us, o.window_us, o.attempts, o.created_at, o.attempt_at, \
+    o.lease_until, o.settled_at, o.subject, o.outcome, o.history \
+    FROM (SELECT set_config('semel.joined', \
+        jsonb_build_object(encode($1, 'hex'), encode($2, 'hex'))::text, true)) AS joined \
+    LEFT JOIN semel_operation AS o ON o.id = $1)";
+
+pub(super) fn tx_commit() -> &'static str {
+    match () {
+        () if mutant::on("joined-commit-unchecked") => "COMMIT",
+        () if mutant::on("joined-savepoint-ignored") => "SELECT; COMMIT",
+        () => TX_COMMIT,
+    }
+}
+
+pub(super) fn tx_finish(messages: usize) -> Cow<'static, str> {
+    let finish = tx_finish_alone();
+    match messages {
+        0 => finish,
+        _ if mutant::on("joined-messages-lost") => finish,
+        _ => format!("{finish}{TX_ENQUEUE}").into(),
+    }
+}
+
+fn tx_finish_alone() -> Cow<'static, str> {
+    if mutant::on("joined-replaces-unchecked") {
+        let anything = "(SELECT xmin::text::bigint FROM semel_operation WHERE id = $15), \
+            (SELECT token FROM semel_operation WHERE id = $15), \
+            (SELECT nonce FROM semel_operation WHERE id = $15)";
+        return broken(TX_FINISH, "$26, $27, $28", anything);
+    }
+    TX_FINISH.into()
+}
+
 /// How a transaction begins, with the limits of this store. They are numbers, hence no parameters:
 /// `SET` takes none.
 pub(super) fn begin(statement_ms: u128, lock_ms: u128) -> String {
@@ -100,7 +151,7 @@ pub(super) fn begin(statement_ms: u128, lock_ms: u128) -> String {
     )
 }
 
-fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
+pub(super) fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
     assert!(sql.contains(rule), "a mutant breaks a rule that is not in the statement: {rule}");
     sql.replace(rule, without).into()
 }

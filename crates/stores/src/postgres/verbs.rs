@@ -54,7 +54,7 @@ impl EffectStore for PostgresStore {
             engine: "postgres",
             clock: ClockSource::Server,
             durability: Durability::Disk,
-            same_transaction: false,
+            same_transaction: true,
             time_precision: Duration::from_micros(1),
         }
     }

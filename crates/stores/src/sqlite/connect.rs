@@ -18,7 +18,10 @@ const SQLITE_VERSION_MIN: i32 = 3_051_003;
 const WRITER_CACHE_KIB: i64 = 16 * 1024;
 
 /// Statements kept prepared; more than there are `.sql` files.
-const STATEMENTS_MAX: usize = 48;
+const STATEMENTS_MAX: usize = 96;
+
+/// A relay moves the log into the database file whenever it has this many pages.
+const RELAY_CHECKPOINT_PAGES: u32 = 4096;
 
 /// The log file shrinks to this when it starts over.
 const WAL_BYTES_KEPT: i64 = 128 << 20;
@@ -37,6 +40,8 @@ pub(super) enum Role {
     Reader,
     /// Moves the log into the database file.
     Keeper,
+    /// Reads and writes an outbox, perhaps where no store is open that has a keeper.
+    Relay,
 }
 
 /// Refuses a SQLite that would not keep what Semel promises.
@@ -78,6 +83,7 @@ pub(super) fn open(path: &Path, role: Role, busy_timeout: Duration) -> Result<Co
         Role::Writer => conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?,
         Role::Reader => conn.pragma_update(None, "query_only", true)?,
         Role::Keeper => {}
+        Role::Relay => conn.pragma_update(None, "wal_autocheckpoint", RELAY_CHECKPOINT_PAGES)?,
     }
     Ok(conn)
 }

@@ -35,6 +35,18 @@ impl Fault {
         Self { code: ffi::SQLITE_NOMEM, text: what.into() }
     }
 
+    /// A sink says that a message landed which this database does not hold under that number.
+    pub(super) fn other_message(sequence: u64) -> Self {
+        let text =
+            format!("message {sequence}, which a sink says has landed, is another one here or missing");
+        Self { code: ffi::SQLITE_NOTICE, text }
+    }
+
+    /// Whether a statement named a table that is not there. SQLite has no code of its own for it.
+    pub(super) fn is_missing_table(&self) -> bool {
+        self.code == ffi::SQLITE_ERROR && self.text.starts_with("no such table: semel_")
+    }
+
     /// Whether a COMMIT that failed like this certainly did nothing, also after a crash.
     ///
     /// A lock that was not got, or a page for which there was no room, fail before the frame that
@@ -98,6 +110,14 @@ impl Fault {
                 format!(
                     "the database {at} cannot be opened; let this user read and write the file and its \
                      directory, where SQLite keeps two files beside it"
+                ),
+            ),
+            ffi::SQLITE_NOTICE => (
+                Kind::WentBack,
+                format!(
+                    "the outbox of {at} is behind its sink: {}; the database was restored from an older state. \
+                     Let the sink forget its position, then rebase",
+                    self.text
                 ),
             ),
             ffi::SQLITE_NOMEM => {

@@ -1,6 +1,8 @@
 //! Brings a database to the schema this build knows, under SQLite's own write lock.
 
-use rusqlite::{Connection, TransactionBehavior, params};
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
 use semel_core::Nonce;
 use semel_core::clock::Timestamp;
 use semel_core::error::Error;
@@ -8,14 +10,34 @@ use semel_core::fingerprint::HashKey;
 
 use super::error::Fault;
 use super::place::Place;
-use crate::migrate::{Applied, Migration, plan};
+use crate::migrate::{Applied, Migration, Missing, hex, plan};
 
-static KNOWN: [Migration; 1] = [Migration {
-    version: 1,
-    name: "operations",
-    sql: include_str!("../../migrations/sqlite/0001_operations.sql"),
-    minimum_reader: 1,
-}];
+static KNOWN: [Migration; 4] = [
+    Migration {
+        version: 1,
+        name: "operations",
+        sql: include_str!("../../migrations/sqlite/0001_operations.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 2,
+        name: "outbox",
+        sql: include_str!("../../migrations/sqlite/0002_outbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 3,
+        name: "fence",
+        sql: include_str!("../../migrations/sqlite/0003_fence.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 4,
+        name: "inbox",
+        sql: include_str!("../../migrations/sqlite/0004_inbox.sql"),
+        minimum_reader: 1,
+    },
+];
 
 /// Applies what is missing, all or nothing. A database that lacks nothing is only read.
 pub(super) fn run(conn: &mut Connection, place: &Place, now: Timestamp) -> Result<(), Error> {
@@ -30,6 +52,30 @@ pub(super) fn run(conn: &mut Connection, place: &Place, now: Timestamp) -> Resul
         apply(&locked, migration, now).map_err(tell)?;
     }
     locked.commit().map_err(|error| tell(error.into()))
+}
+
+/// What a file lacks. A file that does not exist lacks everything, and still does not afterwards.
+pub(super) fn missing(path: &Path) -> Result<Missing, Error> {
+    let found = if path.exists() {
+        let look = || applied(&Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY)?);
+        look().map_err(|fault| fault.tell(path))?
+    } else {
+        Vec::new()
+    };
+    let now = "CAST(unixepoch('subsec') * 1000000 AS INTEGER)";
+    let record = |migration: &Migration| {
+        let Migration { version, name, minimum_reader, .. } = migration;
+        include_str!("sql/record_migration.sql")
+            .replace("?1", &version.to_string())
+            .replace("?2", &format!("'{name}'"))
+            .replace("?3", &format!("x'{}'", hex(&migration.checksum())))
+            .replace("?4", &minimum_reader.to_string())
+            .replace("?5", now)
+    };
+    let begin = format!("BEGIN IMMEDIATE;\n{}", include_str!("sql/schema_table.sql"));
+    let found_store = include_str!("sql/found.sql").replace("?1", "randomblob(16)")
+        + &include_str!("sql/add_hash_key.sql").replace("?1", "randomblob(32)").replace("?2", now);
+    Ok(Missing::of(plan(&found, &KNOWN)?, &begin, record, &found_store))
 }
 
 fn applied(conn: &Connection) -> Result<Vec<Applied>, Fault> {

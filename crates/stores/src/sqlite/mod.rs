@@ -19,14 +19,17 @@
 
 mod connect;
 mod error;
+pub mod inbox;
 mod job;
 mod keeper;
 mod migrate;
+pub mod outbox;
 mod place;
 mod queue;
 mod reader;
 mod row;
 mod shared;
+pub mod tx;
 mod witness;
 mod work;
 mod writer;
@@ -90,6 +93,11 @@ impl Default for Options {
             witness: None,
         }
     }
+}
+
+/// What a file lacks of the schema. Changes nothing.
+pub(crate) fn missing(path: &Path) -> Result<crate::Missing, Error> {
+    migrate::missing(path)
 }
 
 /// A store in one SQLite file.
@@ -282,7 +290,7 @@ impl EffectStore for SqliteStore {
             engine: "sqlite",
             clock: ClockSource::Host,
             durability: Durability::Disk,
-            same_transaction: false,
+            same_transaction: true,
             time_precision: Duration::from_micros(1),
         }
     }

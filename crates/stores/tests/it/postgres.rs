@@ -2,11 +2,16 @@
 
 mod batches;
 mod crash;
+mod fences;
+mod joined;
+mod lost_commit;
+mod outbox;
 mod proxy;
 mod reach;
 mod restored;
 mod rig;
 mod schema;
+mod sqlx_joined;
 mod standby;
 mod sweeping;
 

@@ -3,7 +3,10 @@
 mod batches;
 mod crash;
 mod damage;
+mod fence;
 mod files;
+mod joined;
+mod outbox;
 mod restore;
 mod rig;
 mod schema;

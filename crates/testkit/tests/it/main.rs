@@ -1,5 +1,6 @@
 //! The suites on the reference store.
 
+mod outbox;
 mod recall;
 
 mod conformance {

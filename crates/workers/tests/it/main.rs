@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod relay;
+mod sinks;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

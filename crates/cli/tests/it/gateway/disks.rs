@@ -8,7 +8,7 @@ use tokio::process::Command;
 use super::rig::{Caller, Gateway, Heard, ORDER, PATIENCE, Upstream, until};
 
 /// Bytes a file may have on the full disk, and the most requests it takes to get there.
-const ROOM: u64 = 400_000;
+const ROOM: u64 = 800_000;
 const REQUESTS_MAX: usize = 3000;
 
 fn store(home: &std::path::Path) -> String {

@@ -115,8 +115,7 @@ fn a_witness_remembers_what_a_restarted_process_cannot() {
         assert_eq!(error.kind(), Kind::WentBack, "{error}");
         store.close().await;
         // An emptied database is an older state too.
-        database.run("DROP TABLE semel_schema, semel_meta, semel_hash_key, semel_operation").await;
-        database.run("DROP SEQUENCE semel_token").await;
+        database.run("DROP SCHEMA public CASCADE; CREATE SCHEMA public").await;
         let store = PostgresStore::connect_with(options()).await.unwrap();
         let error = store.claim(&request("seen-0")).await.unwrap_err();
         assert!(error.to_string().contains("another store"), "{error}");

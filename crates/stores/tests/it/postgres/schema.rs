@@ -34,7 +34,7 @@ fn many_migrators_at_once_make_one_schema() {
         }
         ids.dedup();
         assert_eq!(ids.len(), 1);
-        assert_eq!(database.number("SELECT count(*) FROM semel_schema").await, 1);
+        assert_eq!(database.number("SELECT count(*) - max(version) FROM semel_schema").await, 0);
     });
 }
 
@@ -53,10 +53,13 @@ fn a_migration_that_was_edited_since_is_refused() {
 fn a_newer_schema_is_used_if_it_says_so_and_refused_otherwise() {
     with_database(async |database| {
         connect(&database.url()).await;
-        database.run("INSERT INTO semel_schema VALUES (2, 'from the future', 'x', 0, 1)").await;
+        let future = "INSERT INTO semel_schema
+                      SELECT max(version) + 1, 'from the future', 'x', 0, 1 FROM semel_schema";
+        database.run(future).await;
         let store = connect(&database.url()).await;
         granted(store.claim(&request("newer")).await.unwrap());
-        database.run("UPDATE semel_schema SET minimum_reader = 2 WHERE version = 2").await;
+        let needed = "UPDATE semel_schema SET minimum_reader = version WHERE name = 'from the future'";
+        database.run(needed).await;
         let error = refused(database.url()).await;
         assert_eq!(error.kind(), Kind::Schema);
         assert!(error.to_string().contains("upgrade"), "{error}");
@@ -138,7 +141,7 @@ fn the_tables_live_in_the_first_schema_of_the_search_path() {
 fn a_table_that_went_missing_is_a_matter_of_the_schema() {
     with_database(async |database| {
         let store = connect(&database.url()).await;
-        database.run("DROP TABLE semel_operation").await;
+        database.run("DROP TABLE semel_operation CASCADE").await;
         let error = store.claim(&request("no-table")).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Schema, "{error}");
         assert!(!error.outcome_is_unknown());

@@ -9,7 +9,7 @@ use semel_stores::postgres::PostgresStore;
 use super::rig::{connect, named, with_database};
 
 /// Runs a program of PostgreSQL as the user the server runs as.
-fn run(program: &Path, arguments: &[&str]) -> Output {
+pub(super) fn run(program: &Path, arguments: &[&str]) -> Output {
     let user = std::env::var("SEMEL_TEST_PG_OS_USER").unwrap_or_default();
     let mut command = match user.is_empty() || user == std::env::var("USER").unwrap_or_default() {
         true => Command::new(program),
@@ -22,7 +22,7 @@ fn run(program: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).output().unwrap()
 }
 
-fn must(output: &Output) {
+pub(super) fn must(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 

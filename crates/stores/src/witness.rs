@@ -11,12 +11,12 @@ use semel_core::Token;
 use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
 
-use super::horizon::Seen;
+use crate::horizon::Seen;
 
 const HEAD: &str = "semel witness 1";
 
 /// What the file remembers; nothing if there is none yet.
-pub(super) fn read(path: &Path) -> Result<Seen, Error> {
+pub(crate) fn read(path: &Path) -> Result<Seen, Error> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Seen::default()),
@@ -28,7 +28,7 @@ pub(super) fn read(path: &Path) -> Result<Seen, Error> {
 }
 
 /// Replaces the file as one step: after a crash it is the old one or the new one.
-pub(super) fn write(path: &Path, seen: Seen) -> std::io::Result<()> {
+pub(crate) fn write(path: &Path, seen: Seen) -> std::io::Result<()> {
     let Some(store_id) = seen.store_id else { return Ok(()) };
     // Others may share the file; it never goes down.
     let is_further = |old: Seen| old.store_id == seen.store_id && old.mark >= seen.mark;

@@ -3,7 +3,7 @@
 //! A database restored from a backup, a standby promoted with commits missing, a dump loaded
 //! elsewhere: each has forgotten outcomes it once gave, and would run effects again. It answers
 //! nothing until an operator says that this is known. (What nobody saw, nobody can miss: a
-//! [witness](super::witness) extends the sight beyond this process.)
+//! [witness](crate::witness) extends the sight beyond this process.)
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,24 +18,25 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a store says of itself.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
-    pub(super) store_id: [u8; 16],
-    pub(super) mark: Mark,
+pub(crate) struct Found {
+    pub(crate) store_id: [u8; 16],
+    pub(crate) mark: Mark,
     /// Where its state was made or acknowledged, and where it is now. `None`: the server does not tell.
-    pub(super) home: Option<String>,
-    pub(super) here: Option<String>,
+    pub(crate) home: Option<String>,
+    pub(crate) here: Option<String>,
 }
 
 /// What was seen of a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// `None` until it was seen at all.
-    pub(super) store_id: Option<[u8; 16]>,
-    pub(super) mark: Mark,
+    pub(crate) store_id: Option<[u8; 16]>,
+    pub(crate) mark: Mark,
 }
 
-#[derive(Default)]
-pub(super) struct Horizon {
+pub(crate) struct Horizon {
+    /// The store's name, for sentences.
+    engine: &'static str,
     /// The highest token seen. Apart from the rest because every claim touches it.
     token: AtomicU64,
     is_behind: AtomicBool,
@@ -57,26 +58,26 @@ struct Behind {
 
 impl Horizon {
     /// Starts from what a witness remembers.
-    pub(super) fn from(seen: Seen) -> Self {
+    pub(crate) fn new(engine: &'static str, seen: Seen) -> Self {
         let rest = Rest { store_id: seen.store_id, epoch: seen.mark.epoch, ..Rest::default() };
-        Self { token: seen.mark.token.0.into(), rest: rest.into(), ..Self::default() }
+        Self { engine, token: seen.mark.token.0.into(), is_behind: AtomicBool::new(false), rest: rest.into() }
     }
 
     /// Ask before looking: what others do in between must not pass for a step back.
-    pub(super) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> Seen {
         let rest = self.rest();
         let token = Token(self.token.load(Ordering::SeqCst));
         Seen { store_id: rest.store_id, mark: Mark { epoch: rest.epoch, token } }
     }
 
-    pub(super) fn token(&self) -> Token {
+    pub(crate) fn token(&self) -> Token {
         Token(self.token.load(Ordering::SeqCst))
     }
 
     /// A token was drawn, and `before` was the highest seen when it was asked for. A lower one means
-    /// that the sequence was set back under our feet: the store is closed, and this says `false`.
+    /// that the counter was set back under our feet: the store is closed, and this says `false`.
     #[must_use]
-    pub(super) fn note(&self, fresh: Token, before: Token) -> bool {
+    pub(crate) fn note(&self, fresh: Token, before: Token) -> bool {
         self.token.fetch_max(fresh.0, Ordering::SeqCst);
         let fine = fresh > before || semel_core::mutant::on("pg-token-not-watched");
         if !fine {
@@ -85,10 +86,10 @@ impl Horizon {
         fine
     }
 
-    /// A record holds a token the sequence has not reached.
-    pub(super) fn note_ahead(&self, held: Token) {
+    /// A record holds a token the counter has not reached.
+    pub(crate) fn note_ahead(&self, held: Token) {
         self.token.fetch_max(held.0, Ordering::SeqCst);
-        self.fall_behind("a record has a token the sequence has not reached");
+        self.fall_behind("a record has a token the store has not come to");
     }
 
     fn fall_behind(&self, why: &'static str) {
@@ -99,7 +100,7 @@ impl Horizon {
     }
 
     /// Compares what is found now with what was seen before.
-    pub(super) fn judge(&self, seen: Seen, found: &Found) {
+    pub(crate) fn judge(&self, seen: Seen, found: &Found) {
         let moved = matches!((&found.home, &found.here), (Some(home), Some(here)) if home != here);
         let why = if seen.store_id.is_some_and(|id| id != found.store_id) {
             Some("another store is there now")
@@ -130,7 +131,7 @@ impl Horizon {
     }
 
     /// An operator accepted the store as it is.
-    pub(super) fn accept(&self, store_id: [u8; 16], mark: Mark) {
+    pub(crate) fn accept(&self, store_id: [u8; 16], mark: Mark) {
         let mut rest = self.rest();
         rest.store_id = Some(store_id);
         rest.epoch = mark.epoch;
@@ -140,12 +141,12 @@ impl Horizon {
     }
 
     /// Where the store was before it went back, if it did.
-    pub(super) fn behind(&self) -> Option<Mark> {
+    pub(crate) fn behind(&self) -> Option<Mark> {
         self.rest().behind.as_ref().map(|behind| behind.from)
     }
 
     /// Refuses everything while the store is behind.
-    pub(super) fn check(&self) -> Result<(), Error> {
+    pub(crate) fn check(&self) -> Result<(), Error> {
         if !self.is_behind.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -153,14 +154,15 @@ impl Horizon {
         Err(Error::new(
             Kind::WentBack,
             format!(
-                "the PostgreSQL store was restored from an older state: {why}. Nothing runs until an operator \
-                 has compared it with what happened since, and acknowledges the restore"
+                "the {} store was restored from an older state: {why}. Nothing runs until an operator has \
+                 compared it with what happened since, and acknowledges the restore",
+                self.engine
             ),
         ))
     }
 
     /// Whether it is time to look whether somebody acknowledged elsewhere.
-    pub(super) fn should_look(&self) -> bool {
+    pub(crate) fn should_look(&self) -> bool {
         let mut rest = self.rest();
         let due = rest.looked.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
         if due {
@@ -186,7 +188,7 @@ mod tests {
     #[test]
     fn a_store_is_behind_only_if_it_lost_something_or_moved() {
         // G-13
-        let horizon = Horizon::default();
+        let horizon = Horizon::new("test", Seen::default());
         horizon.judge(horizon.seen(), &found(1, 10));
         horizon.check().unwrap();
         assert!(horizon.note(Token(12), Token(10)));
@@ -215,7 +217,7 @@ mod tests {
     #[test]
     fn a_token_that_is_not_above_all_seen_before_closes_the_store() {
         // G-13
-        let horizon = Horizon::default();
+        let horizon = Horizon::new("test", Seen::default());
         horizon.judge(horizon.seen(), &found(1, 10));
         let before = horizon.token();
         assert!(horizon.note(Token(12), before));

@@ -1,0 +1,331 @@
+//! A message as it arrives, and what makes it the same message the next time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+
+use crate::message::Header;
+use crate::mutant;
+
+/// Longest id of a message.
+pub const ID_CHARS_MAX: usize = 255;
+
+/// Headers that name a message, in the order they are asked.
+const ID_HEADERS: [&str; 4] = ["semel-id", "nats-msg-id", "ce-id", "ce_id"];
+/// The header of Semel's relay that says under which holding of its lane it published.
+const FENCE_HEADER: &str = "semel-fence";
+/// Headers that name the ordering key where the source has none of its own.
+const KEY_HEADERS: [&str; 3] = ["semel-key", "ce-partitionkey", "ce_partitionkey"];
+
+/// What a producer calls a message, through every retry. Never what a broker numbers its deliveries with.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Id(Box<str>);
+
+impl Id {
+    /// 1 to [`ID_CHARS_MAX`] characters, none of them a control character.
+    pub fn parse(text: &str) -> Result<Self, NoId> {
+        if text.is_empty() {
+            return Err(NoId::Empty);
+        }
+        if text.chars().count() > ID_CHARS_MAX {
+            return Err(NoId::TooLong { chars: text.chars().count() });
+        }
+        if text.chars().any(char::is_control) {
+            return Err(NoId::Control);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// As written.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Id {
+    type Err = NoId;
+
+    fn from_str(text: &str) -> Result<Self, NoId> {
+        Self::parse(text)
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a message has no id that could be relied on.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoId {
+    /// No header names it.
+    #[error(
+        "the message has no id: none of the headers {headers} is there; let its producer set one, \
+         or name the header that holds it"
+    )]
+    Missing {
+        /// Which were looked for.
+        headers: String,
+    },
+    /// The header is empty.
+    #[error("the id of the message is empty")]
+    Empty,
+    /// Too long.
+    #[error("the id of the message has {chars} characters; at most {ID_CHARS_MAX} are kept")]
+    TooLong {
+        /// How long it is.
+        chars: usize,
+    },
+    /// Control characters.
+    #[error("the id of the message has control characters")]
+    Control,
+}
+
+/// Where the id of a message is found.
+#[derive(Clone, Debug, Default)]
+pub struct Ids {
+    /// A header to look at first and alone, in lower case.
+    pub header: Option<String>,
+}
+
+/// A message as a source delivers it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Incoming {
+    /// Where it came from: a stream, a topic. Ids are unique within it.
+    pub source: String,
+    /// Where it lies there, the same at each delivery: a stream's sequence, a partition's offset. Not its id.
+    pub place: String,
+    /// The subject or topic it was published to.
+    pub subject: String,
+    /// Messages with the same key keep their order.
+    pub key: Option<String>,
+    /// Names in lower case.
+    pub headers: Vec<Header>,
+    /// The payload.
+    pub payload: Bytes,
+}
+
+impl Incoming {
+    /// The first header of this name, in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|header| header.name == name).map(|header| header.value.as_str())
+    }
+
+    /// The key its order is kept by: the source's own, or a header's.
+    pub fn ordering_key(&self) -> Option<&str> {
+        let named = || KEY_HEADERS.iter().find_map(|name| self.header(name));
+        self.key.as_deref().or_else(named).filter(|key| !key.is_empty())
+    }
+}
+
+/// Headers as one text, for stores that keep a message: a line each, name and value with a tab between.
+pub fn headers_text(headers: &[Header]) -> String {
+    let escape = |text: &str| {
+        let mut escaped = String::with_capacity(text.len());
+        for c in text.chars() {
+            match c {
+                '\\' => escaped.push_str("\\\\"),
+                '\t' => escaped.push_str("\\t"),
+                '\n' => escaped.push_str("\\n"),
+                '\0' => escaped.push_str("\\0"),
+                c => escaped.push(c),
+            }
+        }
+        escaped
+    };
+    headers.iter().map(|header| format!("{}\t{}\n", escape(&header.name), escape(&header.value))).collect()
+}
+
+/// Takes back what [`headers_text`] made. A line that is none is left out.
+pub fn headers_of(text: &str) -> Vec<Header> {
+    let plain = |escaped: &str| {
+        let mut chars = escaped.chars();
+        let mut text = String::with_capacity(escaped.len());
+        while let Some(c) = chars.next() {
+            text.push(match (c, c == '\\') {
+                (c, false) => c,
+                (_, true) => match chars.next() {
+                    Some('t') => '\t',
+                    Some('n') => '\n',
+                    Some('0') => '\0',
+                    Some(other) => other,
+                    None => '\\',
+                },
+            });
+        }
+        text
+    };
+    let header = |line: &str| {
+        let (name, value) = line.split_once('\t')?;
+        Some(Header { name: plain(name), value: plain(value) })
+    };
+    text.split('\n').filter_map(header).collect()
+}
+
+/// Which holding of its lane a relay published under, and where in it: `LANE.EPOCH.SEQUENCE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// The lane.
+    pub lane: u16,
+    /// Grows each time the lane changes hands.
+    pub epoch: u64,
+    /// Grows with each message of a key.
+    pub sequence: u64,
+}
+
+impl Fence {
+    /// `None` for anything that is no fence: it then says nothing.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('.');
+        let fence = Self {
+            lane: parts.next()?.parse().ok()?,
+            epoch: parts.next()?.parse().ok()?,
+            sequence: parts.next()?.parse().ok()?,
+        };
+        parts.next().is_none().then_some(fence)
+    }
+}
+
+impl fmt::Display for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.lane, self.epoch, self.sequence)
+    }
+}
+
+/// A message with an id.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// What its producer calls it.
+    pub id: Id,
+    /// SHA-256 of the payload.
+    pub hash: [u8; 32],
+    /// The relay's place in its lane, if it says so.
+    pub fence: Option<Fence>,
+    /// The message.
+    pub message: Incoming,
+    /// The letter it was read from, if it had been set aside. Then the ledger has its row already.
+    pub letter: Option<u64>,
+    /// How often it was tried before.
+    pub tries: u32,
+}
+
+impl Arrival {
+    /// Finds the id. A message without one is given back with the reason.
+    pub fn read(message: Incoming, ids: &Ids) -> Result<Self, Box<Nameless>> {
+        match find_id(&message, ids) {
+            Ok(id) => Ok(Self::of(id, message)),
+            Err(why) => Err(Box::new(Nameless { message, why })),
+        }
+    }
+
+    /// A message whose id is known.
+    pub fn of(id: Id, message: Incoming) -> Self {
+        let fence = message.header(FENCE_HEADER).and_then(Fence::parse);
+        let hash = match mutant::on("inbox-conflict-skipped") {
+            true => [0; 32],
+            false => Sha256::digest(&message.payload).into(),
+        };
+        Self { id, hash, fence, message, letter: None, tries: 0 }
+    }
+
+    /// The payload's size in bytes.
+    pub fn size(&self) -> usize {
+        self.message.payload.len()
+    }
+}
+
+/// A message without an id that could be relied on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Nameless {
+    /// The message, whole.
+    pub message: Incoming,
+    /// What is wrong with its id.
+    pub why: NoId,
+}
+
+fn find_id(message: &Incoming, ids: &Ids) -> Result<Id, NoId> {
+    let names: Vec<&str> = match &ids.header {
+        Some(header) => vec![header],
+        None => ID_HEADERS.to_vec(),
+    };
+    match names.iter().find_map(|name| message.header(name)) {
+        Some(text) => Id::parse(text),
+        None => Err(NoId::Missing { headers: names.join(", ") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(headers: &[(&str, &str)]) -> Incoming {
+        let headers =
+            headers.iter().map(|(name, value)| Header { name: (*name).into(), value: (*value).into() });
+        Incoming { headers: headers.collect(), payload: Bytes::from_static(b"{}"), ..Incoming::default() }
+    }
+
+    #[test]
+    fn the_id_is_what_the_producer_set_never_where_it_lies() {
+        // G-45
+        let all = [("ce-id", "c"), ("nats-msg-id", "n"), ("semel-id", "s")];
+        let id = |message, ids: &Ids| Arrival::read(message, ids).map(|arrival| arrival.id.to_string());
+        let anywhere = Ids::default();
+        assert_eq!(id(message(&all), &anywhere).unwrap(), "s");
+        assert_eq!(id(message(&all[..2]), &anywhere).unwrap(), "n");
+        assert_eq!(id(message(&all[..1]), &anywhere).unwrap(), "c");
+        let own = Ids { header: Some("x-id".into()) };
+        assert_eq!(id(message(&[("x-id", "o"), ("semel-id", "s")]), &own).unwrap(), "o");
+
+        let nameless = Incoming { place: "orders:17".into(), ..message(&[]) };
+        let Nameless { message: back, why } = *Arrival::read(nameless.clone(), &anywhere).unwrap_err();
+        assert_eq!(back, nameless, "nothing of it is lost");
+        assert!(why.to_string().contains("nats-msg-id"), "{why}");
+        assert!(Arrival::read(message(&all), &own).is_err(), "a named header is asked alone");
+    }
+
+    #[test]
+    fn an_id_is_kept_whole_or_refused() {
+        assert!(Id::parse(&"ä".repeat(ID_CHARS_MAX)).is_ok());
+        assert_eq!(Id::parse(&"x".repeat(256)), Err(NoId::TooLong { chars: 256 }));
+        assert_eq!(Id::parse(""), Err(NoId::Empty));
+        assert_eq!(Id::parse("a\0b"), Err(NoId::Control));
+    }
+
+    #[test]
+    fn another_payload_has_another_hash() {
+        // G-45
+        let id = Id::parse("1").unwrap();
+        let one = Arrival::of(id.clone(), message(&[]));
+        let other = Incoming { payload: Bytes::from_static(b"{ }"), ..message(&[]) };
+        assert_eq!(one.hash, Arrival::of(id.clone(), message(&[("x", "y")])).hash, "headers may differ");
+        assert_ne!(one.hash, Arrival::of(id, other).hash);
+    }
+
+    #[test]
+    fn a_fence_is_read_whole_or_not_at_all() {
+        let fence = Fence { lane: 3, epoch: 7, sequence: 1042 };
+        assert_eq!(Fence::parse(&fence.to_string()), Some(fence));
+        for bad in ["", "1", "1.2", "1.2.3.4", "-1.2.3", "a.b.c", "70000.1.1"] {
+            assert_eq!(Fence::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn headers_come_back_from_their_text() {
+        let odd = message(&[("a", "1"), ("b", ""), ("c:\\", "tab\there\nline\\n\0"), ("ä", "\\")]);
+        assert_eq!(headers_of(&headers_text(&odd.headers)), odd.headers);
+        assert_eq!(headers_of(""), []);
+    }
+
+    #[test]
+    fn the_sources_own_key_comes_before_a_header() {
+        let named = message(&[("semel-key", "order-7")]);
+        assert_eq!(named.ordering_key(), Some("order-7"));
+        assert_eq!(Incoming { key: Some("k".into()), ..named }.ordering_key(), Some("k"));
+        assert_eq!(message(&[("semel-key", "")]).ordering_key(), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! What a batch is, message by message: the decisions every store takes the same way.
+
+use std::collections::{HashMap, HashSet};
+
+use super::{Arrival, Received};
+use crate::mutant;
+
+/// How far a message has come, as the ledger keeps it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// A call outside the database began and has no result.
+    Intended = 1,
+    /// Its effect has happened.
+    Done = 2,
+    /// It is set aside, or was discarded.
+    Aside = 3,
+}
+
+impl State {
+    /// Takes back what a store kept.
+    pub fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Intended, Self::Done, Self::Aside].into_iter().find(|state| *state as u8 == byte)
+    }
+}
+
+/// A ledger row, as far as decisions need it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Of the payload it was written for.
+    pub hash: [u8; 32],
+    /// How far it has come.
+    pub state: State,
+}
+
+/// What a message is that the ledger has a row for. `asked` is the state the caller wants to write.
+pub fn judge(arrival: &Arrival, entry: Entry, asked: State) -> Received {
+    if mutant::on("inbox-no-ledger") {
+        return Received::New;
+    }
+    match entry.state {
+        _ if entry.hash != arrival.hash => Received::Conflict,
+        // The call may have happened; the service behind it can tell by the id.
+        State::Intended if asked == State::Intended => Received::New,
+        // Begun by a consumer of another kind under the same group: nobody here can tell.
+        State::Intended => Received::Conflict,
+        State::Done | State::Aside => Received::Duplicate,
+    }
+}
+
+/// The first message of each id; the others are judged by [`in_order`].
+pub fn firsts(arrivals: &[Arrival]) -> Vec<usize> {
+    let mut seen = HashSet::with_capacity(arrivals.len());
+    let mut firsts = Vec::with_capacity(arrivals.len());
+    for (index, arrival) in arrivals.iter().enumerate() {
+        if arrival.letter.is_some() || seen.insert((&*arrival.message.source, arrival.id.as_str())) {
+            firsts.push(index);
+        }
+    }
+    firsts
+}
+
+/// The whole batch from what the ledger said of [`firsts`]: later copies are duplicates or conflicts of the
+/// first, and whatever comes after a message that is set aside waits behind it.
+pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Received> {
+    let found: HashMap<usize, Received> = found.iter().copied().collect();
+    let mut hashes: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
+    let mut parked: HashSet<(&str, &str)> = HashSet::new();
+    let mut furthest: HashMap<(&str, u16, &str), (u64, u64)> = HashMap::new();
+    let mut all = Vec::with_capacity(arrivals.len());
+    for (index, arrival) in arrivals.iter().enumerate() {
+        let source = &*arrival.message.source;
+        let key = arrival.message.ordering_key();
+        let mut received = match found.get(&index) {
+            Some(received) => *received,
+            None if hashes.get(&(source, arrival.id.as_str())) == Some(&arrival.hash) => Received::Duplicate,
+            None => Received::Conflict,
+        };
+        hashes.entry((source, arrival.id.as_str())).or_insert(arrival.hash);
+        if let (Received::New, Some(fence), Some(key), None) = (received, arrival.fence, key, arrival.letter)
+        {
+            let mark = (fence.epoch, fence.sequence);
+            let last = furthest.entry((source, fence.lane, key)).or_insert(mark);
+            if mark < *last {
+                received = Received::Stale;
+            }
+            *last = mark.max(*last);
+        }
+        if let Some(key) = key {
+            if received == Received::New && parked.contains(&(source, key)) {
+                received = Received::Behind;
+            }
+            if matches!(received, Received::Conflict | Received::Behind) {
+                parked.insert((source, key));
+            }
+        }
+        all.push(received);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inbox::{Fence, Id, Incoming};
+
+    fn arrival(id: &str, payload: &'static str, key: Option<&str>) -> Arrival {
+        let message = Incoming {
+            source: "orders".into(),
+            key: key.map(str::to_owned),
+            payload: payload.into(),
+            ..Incoming::default()
+        };
+        Arrival::of(Id::parse(id).unwrap(), message)
+    }
+
+    #[test]
+    fn a_row_with_another_hash_is_a_conflict_and_with_the_same_a_duplicate() {
+        // G-45
+        let (one, other) = (arrival("1", "a", None), arrival("1", "b", None));
+        let done = Entry { hash: one.hash, state: State::Done };
+        assert_eq!(judge(&one, done, State::Done), Received::Duplicate);
+        assert_eq!(judge(&other, done, State::Done), Received::Conflict);
+        let begun = Entry { state: State::Intended, ..done };
+        assert_eq!(judge(&one, begun, State::Intended), Received::New, "called again with the same id");
+        assert_eq!(judge(&one, begun, State::Done), Received::Conflict, "not ours to finish");
+    }
+
+    #[test]
+    fn copies_in_one_batch_are_duplicates_or_conflicts_of_the_first() {
+        // G-45
+        let batch = [
+            arrival("1", "a", None),
+            arrival("2", "x", None),
+            arrival("1", "a", None),
+            arrival("1", "b", None),
+        ];
+        assert_eq!(firsts(&batch), [0, 1]);
+        let all = in_order(&batch, &[(0, Received::New), (1, Received::New)]);
+        assert_eq!(all, [Received::New, Received::New, Received::Duplicate, Received::Conflict]);
+    }
+
+    #[test]
+    fn what_follows_a_message_that_is_set_aside_waits_behind_it() {
+        // G-45
+        let batch =
+            [arrival("1", "b", Some("k")), arrival("2", "x", Some("k")), arrival("3", "y", Some("j"))];
+        let all = in_order(&batch, &[(0, Received::Conflict), (1, Received::New), (2, Received::New)]);
+        assert_eq!(all, [Received::Conflict, Received::Behind, Received::New]);
+    }
+
+    #[test]
+    fn in_one_batch_a_zombie_relays_message_is_stale_too() {
+        // G-42
+        let fenced = |id, epoch, sequence| {
+            let fence = Some(Fence { lane: 0, epoch, sequence });
+            Arrival { fence, ..arrival(id, "a", Some("k")) }
+        };
+        let batch = [fenced("1", 2, 6), fenced("2", 1, 5), fenced("3", 2, 7)];
+        let all = in_order(&batch, &[(0, Received::New), (1, Received::New), (2, Received::New)]);
+        assert_eq!(all, [Received::New, Received::Stale, Received::New]);
+    }
+}

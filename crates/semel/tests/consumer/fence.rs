@@ -1,0 +1,63 @@
+//! What a reader that lost its place may still do: nothing.
+
+use semel::inbox::Received::{Duplicate, New, Stale};
+use semel::inbox::{Applied, Arrival, Aside, Fence, Offset};
+
+use crate::world::{World, arrival};
+
+crate::on_every_database!(
+    a_zombie_with_an_old_generation_commits_nothing,
+    an_offset_goes_forward_only_and_with_the_effect,
+    what_a_zombie_relay_publishes_late_is_kept_and_not_applied,
+);
+
+fn offset(generation: u64, first: i64, next: i64) -> Vec<Offset> {
+    vec![Offset { topic: "orders".into(), partition: 0, generation, first, next }]
+}
+
+async fn a_zombie_with_an_old_generation_commits_nothing(world: World) {
+    // G-47
+    let old = world.inbox.assign("g", "orders", 0).await.unwrap();
+    assert_eq!(old.next, None);
+    let first = [arrival("1", None, "a")];
+    assert!(matches!(world.try_apply(&first, offset(old.generation, 0, 1)).await, Applied::Committed(_)));
+    let new = world.inbox.assign("g", "orders", 0).await.unwrap();
+    assert!(new.generation > old.generation);
+    assert_eq!(new.next, Some(1), "it goes on where the database says");
+
+    let second = [arrival("2", None, "b")];
+    assert_eq!(world.try_apply(&second, offset(old.generation, 1, 2)).await, Applied::Fenced);
+    assert_eq!(world.effects().await, ["1"], "nothing of the zombie's");
+    assert!(matches!(world.try_apply(&second, offset(new.generation, 1, 2)).await, Applied::Committed(_)));
+    assert_eq!(world.effects().await, ["1", "2"]);
+    assert_eq!(world.inbox.assign("g", "orders", 0).await.unwrap().next, Some(2));
+    assert_eq!(world.inbox.assign("g", "orders", 1).await.unwrap().next, None);
+}
+
+async fn an_offset_goes_forward_only_and_with_the_effect(world: World) {
+    // G-47
+    let given = world.inbox.assign("g", "orders", 0).await.unwrap();
+    world.try_apply(&[arrival("1", None, "a")], offset(given.generation, 4, 5)).await;
+    let again = world.try_apply(&[arrival("2", None, "b")], offset(given.generation, 3, 4)).await;
+    assert_eq!(again, Applied::Fenced, "what was read before the database's offset");
+    let failed = world.try_apply(&[arrival("3", None, "poison")], offset(given.generation, 5, 6)).await;
+    assert!(matches!(failed, Applied::Failed { .. }));
+    assert_eq!(world.inbox.assign("g", "orders", 0).await.unwrap().next, Some(5), "no effect, no progress");
+    assert_eq!(world.effects().await, ["1"]);
+}
+
+async fn what_a_zombie_relay_publishes_late_is_kept_and_not_applied(world: World) {
+    // G-42
+    let fenced = |id: &str, epoch, sequence| -> Arrival {
+        Arrival { fence: Some(Fence { lane: 3, epoch, sequence }), ..arrival(id, Some("k"), id) }
+    };
+    let apply = async |arrival: Arrival| world.apply(&[arrival]).await;
+    assert_eq!(apply(fenced("1", 1, 5)).await, Applied::Committed(vec![New]));
+    assert_eq!(apply(fenced("2", 2, 6)).await, Applied::Committed(vec![New]));
+    assert_eq!(apply(fenced("1", 1, 5)).await, Applied::Committed(vec![Duplicate]), "known by its id first");
+    assert_eq!(apply(fenced("x", 1, 9)).await, Applied::Committed(vec![Stale]));
+    assert_eq!(apply(fenced("3", 2, 7)).await, Applied::Committed(vec![New]), "its key does not wait");
+    assert_eq!(world.effects().await, ["1", "2", "3"]);
+    let kept = world.inbox.letters("g", Some(Aside::Stale), 0, 9).await.unwrap();
+    assert_eq!(kept.len(), 1, "nothing is lost");
+}

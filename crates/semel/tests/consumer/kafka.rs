@@ -1,0 +1,236 @@
+//! Consumers of Kafka topics: offsets in the effect's transaction, and Kafka to Kafka.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::message::{Header, Message, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, FutureProducer, FutureRecord, Producer as _};
+use semel::Nonce;
+use semel::consumer::{Consumer, Options, Tally};
+use semel::runtime::Tokio;
+use semel::sources::kafka::rdkafka;
+use semel::sources::kafka::{self, Kafka, Outcome, Output, Transform, transform};
+use tokio::sync::oneshot;
+
+use crate::nats::options;
+use crate::world::{World, named, until};
+
+crate::on_every_database!(
+    messages_of_a_topic_are_applied_once_and_in_order,
+    a_rebalance_neither_loses_nor_repeats,
+    the_databases_offset_is_where_reading_goes_on,
+);
+
+/// A topic of this test's own.
+struct Topic {
+    brokers: String,
+    name: String,
+    producer: FutureProducer,
+}
+
+impl Topic {
+    async fn new(partitions: i32) -> Option<Self> {
+        let brokers = named("kafka", "SEMEL_TEST_KAFKA")?;
+        let name = format!("t{}", Nonce::random());
+        let config = |name: &str, value: &str| {
+            let mut config = ClientConfig::new();
+            config.set("bootstrap.servers", &brokers).set(name, value);
+            config
+        };
+        let admin: AdminClient<DefaultClientContext> = config("client.id", "t").create().unwrap();
+        let day = 86_400_000.to_string();
+        let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1)).set("retention.ms", &day);
+        let made = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
+        assert!(made[0].is_ok(), "{made:?}");
+        let producer = config("enable.idempotence", "true").create().unwrap();
+        Some(Self { brokers, name, producer })
+    }
+
+    async fn publish(&self, id: &str, key: &str, payload: &str) {
+        let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(id) });
+        let record = FutureRecord::to(&self.name).key(key).payload(payload).headers(headers);
+        self.producer.send(record, Duration::from_secs(60)).await.unwrap();
+    }
+
+    async fn start(&self, world: &World) -> Running {
+        let mut from = kafka::Options::new(&self.brokers, vec![self.name.clone()], &self.name);
+        from.session_timeout = Duration::from_secs(10);
+        let source = Kafka::open(world.inbox.clone(), from).await.unwrap();
+        let (apply, inbox) = (world.apply.clone(), world.inbox.clone());
+        // A group of its own: members of one Kafka group wait for each other, whatever they read.
+        let options = Options { group: self.name.clone(), batch_max: 10, ..options() };
+        let mut consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), options);
+        let (tally, (stop, stopped)) = (consumer.tally(), oneshot::channel::<()>());
+        let task = tokio::spawn(async move { consumer.run(async { drop(stopped.await) }).await });
+        Running { tally, stop, task }
+    }
+}
+
+struct Running {
+    tally: Arc<Tally>,
+    stop: oneshot::Sender<()>,
+    task: tokio::task::JoinHandle<Result<(), semel::Error>>,
+}
+
+impl Running {
+    async fn stop(self) {
+        let _ = self.stop.send(());
+        self.task.await.unwrap().unwrap();
+    }
+}
+
+async fn messages_of_a_topic_are_applied_once_and_in_order(world: World) {
+    // G-45, G-47
+    let Some(topic) = Topic::new(2).await else { return };
+    for n in 0..20 {
+        topic.publish(&format!("a{n:02}"), "a", "x").await;
+        topic.publish(&format!("b{n:02}"), "b", if n == 5 { "poison" } else { "x" }).await;
+        topic.publish(&format!("a{n:02}"), "a", "x").await;
+    }
+    let consumer = topic.start(&world).await;
+    until("all of one key", async || world.effects_of("a").await.len() == 20).await;
+    until("all are settled", async || consumer.tally.settled() == 60).await;
+    consumer.stop().await;
+    let expected = |key: char, count: usize| (0..count).map(|n| format!("{key}{n:02}")).collect::<Vec<_>>();
+    assert_eq!(world.effects_of("a").await, expected('a', 20));
+    assert_eq!(world.effects_of("b").await, expected('b', 5), "its key is parked");
+}
+
+async fn a_rebalance_neither_loses_nor_repeats(world: World) {
+    // G-47
+    let Some(topic) = Topic::new(4).await else { return };
+    let publish = async |from: usize, to: usize| {
+        for n in from..to {
+            topic.publish(&format!("m{n}"), &format!("k{}", n % 7), "x").await;
+        }
+    };
+    publish(0, 40).await;
+    let one = topic.start(&world).await;
+    until("it has begun", async || one.tally.settled() >= 10).await;
+    let two = topic.start(&world).await;
+    // Something to read for whoever has the partitions, until both had some.
+    let sent = std::sync::atomic::AtomicUsize::new(40);
+    until("both work", async || {
+        let n = sent.fetch_add(1, Ordering::SeqCst);
+        publish(n, n + 1).await;
+        two.tally.settled() > 0
+    })
+    .await;
+    one.stop().await;
+    let all = sent.load(Ordering::SeqCst) + 20;
+    publish(all - 20, all).await;
+    until("all are there", async || world.effects().await.len() >= all).await;
+    two.stop().await;
+    let mut effects = world.effects().await;
+    assert_eq!(effects.len(), all);
+    effects.sort();
+    effects.dedup();
+    assert_eq!(effects.len(), all);
+}
+
+async fn the_databases_offset_is_where_reading_goes_on(world: World) {
+    // G-47
+    let Some(topic) = Topic::new(1).await else { return };
+    for n in 0..10 {
+        topic.publish(&format!("m{n}"), "k", "x").await;
+    }
+    // As if the first four had been applied by somebody, without ledger rows.
+    world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap();
+    world.run("UPDATE semel_inbox_offset SET next_offset = 4").await;
+    let consumer = topic.start(&world).await;
+    until("the rest is there", async || world.effects().await.len() == 6).await;
+    consumer.stop().await;
+    assert_eq!(world.effects().await, ["m4", "m5", "m6", "m7", "m8", "m9"]);
+    assert_eq!(world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap().next, Some(10));
+}
+
+/// What a reader of committed messages sees, once there are so many and no more come.
+fn committed(brokers: &str, topic: &str, wanted: usize) -> Vec<String> {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers).set("group.id", Nonce::random().to_string());
+    config.set("auto.offset.reset", "earliest").set("isolation.level", "read_committed");
+    let consumer: BaseConsumer = config.create().unwrap();
+    consumer.subscribe(&[topic]).unwrap();
+    let (mut seen, mut quiet) = (Vec::new(), 0);
+    for _ in 0..600 {
+        match consumer.poll(Duration::from_millis(200)) {
+            Some(Ok(message)) => seen.push(String::from_utf8(message.payload().unwrap().to_vec()).unwrap()),
+            Some(Err(error)) => panic!("{error}"),
+            None => quiet += 1,
+        }
+        if seen.len() >= wanted && quiet >= 3 {
+            break;
+        }
+    }
+    seen
+}
+
+#[test]
+fn kafka_to_kafka_outputs_and_offsets_commit_together_and_a_zombie_is_fenced() {
+    // G-47
+    crate::world::runtime().block_on(async {
+        let (Some(from), Some(to)) = (Topic::new(1).await, Topic::new(1).await) else { return };
+        for n in 0..30 {
+            from.publish(&n.to_string(), "k", &n.to_string()).await;
+        }
+        let options = Transform {
+            brokers: from.brokers.clone(),
+            group: from.name.clone(),
+            topics: vec![from.name.clone()],
+            transactional_id: format!("{}-0", from.name),
+            batch_max: 10,
+        };
+        let output = |topic: String| {
+            move |message: &semel::inbox::Incoming| {
+                let payload = [&message.payload[..], b"!"].concat();
+                Ok(vec![Output {
+                    topic: topic.clone(),
+                    key: message.key.clone(),
+                    headers: Vec::new(),
+                    payload,
+                }])
+            }
+        };
+        // The first instance stops between two of its messages until a second has taken its place.
+        let (first_stop, second_stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (reached, go_on) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let first = {
+            let (reached, go_on, mut seen) = (reached.clone(), go_on.clone(), 0);
+            let work = output(to.name.clone());
+            tokio::spawn(transform(options.clone(), first_stop.clone(), move |message| {
+                seen += 1;
+                if seen == 15 {
+                    reached.store(true, Ordering::SeqCst);
+                    while !go_on.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                }
+                work(message)
+            }))
+        };
+        until("the first is in a transaction", async || reached.load(Ordering::SeqCst)).await;
+        // Whoever takes the transactional id ends the transactions of whoever had it.
+        let (brokers, id) = (options.brokers.clone(), options.transactional_id.clone());
+        let taken = tokio::task::spawn_blocking(move || {
+            let mut config = ClientConfig::new();
+            config.set("bootstrap.servers", brokers).set("transactional.id", id);
+            let successor: BaseProducer = config.create().unwrap();
+            successor.init_transactions(Duration::from_secs(60)).unwrap();
+        });
+        taken.await.unwrap();
+        go_on.store(true, Ordering::SeqCst);
+        assert_eq!(first.await.unwrap().unwrap(), Outcome::Fenced);
+        let second = tokio::spawn(transform(options, second_stop.clone(), output(to.name.clone())));
+        let (brokers, name) = (to.brokers.clone(), to.name.clone());
+        let seen = tokio::task::spawn_blocking(move || committed(&brokers, &name, 30)).await.unwrap();
+        second_stop.store(true, Ordering::SeqCst);
+        assert!(matches!(second.await.unwrap().unwrap(), Outcome::Stopped { .. }));
+        let expected: Vec<String> = (0..30).map(|n| format!("{n}!")).collect();
+        assert_eq!(seen, expected, "each output once, in order");
+    });
+}

@@ -1,0 +1,214 @@
+//! Operations in MySQL 8.0.16 or MariaDB 10.6, or later.
+//!
+//! One InnoDB table, one row per operation; deadlines are judged by the server's clock, tokens come from
+//! an `AUTO_INCREMENT`. First claims and plain completions of many callers travel together: one
+//! transaction for fifty rows costs little more than one for a single row. Everything else is one
+//! transaction that locks the row, asks the core what to do, and does it. All run at READ COMMITTED, find
+//! rows by their primary key, and are tried again whole if they lose a deadlock.
+//!
+//! It refuses replicas, Galera clusters, a server that does not flush its log at every commit, and a
+//! database that was set back to an older state.
+//!
+//! # Schema
+//! Tables start with `semel_`. They are made and changed by the store itself when it connects, or by
+//! whoever owns the database ([`Migrate::Check`]).
+
+mod batch;
+mod chores;
+mod connect;
+mod fault;
+mod flight;
+mod migrate;
+mod options;
+pub mod outbox;
+mod pool;
+mod row;
+mod server;
+mod sql;
+mod step;
+mod sweep;
+mod tls;
+mod verbs;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use semel_core::clock::Timestamp;
+use semel_core::error::Error;
+use semel_core::store::{Capabilities, ClockSource, Durability};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::JoinHandle;
+
+pub use options::{Migrate, Options};
+
+use connect::Connector;
+use pool::Pool;
+use server::Server;
+
+use crate::horizon::{Horizon, Seen};
+use crate::witness;
+
+/// At most this often the witness is written.
+const WITNESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A store in MySQL or MariaDB.
+pub struct MysqlStore {
+    shared: Arc<Shared>,
+    queue: mpsc::Sender<batch::Job>,
+    tasks: Mutex<Vec<JoinHandle<()>>>,
+    /// Tells the tasks to finish what they have and end.
+    ending: watch::Sender<bool>,
+}
+
+/// What all parts of a store use.
+struct Shared {
+    connector: Arc<Connector>,
+    horizon: Arc<Horizon>,
+    verbs: Pool,
+    chores: Pool,
+    capabilities: Capabilities,
+    batch_max: usize,
+    connect_wait: Duration,
+    call_timeout: Duration,
+    clock: Option<Arc<AtomicI64>>,
+    witness: Option<PathBuf>,
+    sweep_from: sweep::Cursor,
+    counts: batch::Counts,
+    is_closed: AtomicBool,
+}
+
+impl MysqlStore {
+    /// Connects with the defaults, and brings the schema up to date.
+    pub async fn connect(url: &str) -> Result<Self, Error> {
+        Self::connect_with(Options::new(url)).await
+    }
+
+    /// Connects. Refuses a replica, a server that may forget what it committed, a schema this build cannot
+    /// use, and whatever it may not do there, each with a sentence. A store that
+    /// [went back](semel_core::store::Status::went_back_from) connects, and answers nothing but its
+    /// status.
+    ///
+    /// # Cancellation
+    /// Safe. A migration that was left half done is done again by whoever connects next.
+    pub async fn connect_with(options: Options) -> Result<Self, Error> {
+        options.check()?;
+        let address = options::Address::of(&options)?;
+        let seen = options.witness.as_deref().map_or(Ok(Seen::default()), witness::read)?;
+        let horizon = Arc::new(Horizon::new("MySQL", seen));
+        let connector = Arc::new(Connector::new(&address, &options, horizon.clone())?);
+        let mut live = connector.dial().await?;
+        let server = connector.server(&mut live).await.map_err(|fault| fault.error())?;
+        migrate::bring_up_to_date(&mut live, &options, &server, connector.place()).await?;
+        connector.examine(&mut live).await.map_err(|fault| fault.error())?;
+
+        let shared = Arc::new(Shared::new(connector, horizon, &server, &options));
+        let (queue, waiting) = mpsc::channel(options.queue_max);
+        let (ending, ended) = watch::channel(false);
+        let waiting = Arc::new(Mutex::new(waiting));
+        let mut live = Some(live);
+        let lane = |_| tokio::spawn(batch::lane(shared.clone(), waiting.clone(), ended.clone(), live.take()));
+        let mut tasks: Vec<_> = (0..options.lanes).map(lane).collect();
+        if let Some(path) = options.witness {
+            tasks.push(tokio::spawn(keep_witness(shared.clone(), path, ended)));
+        }
+        Ok(Self { shared, queue, tasks: Mutex::new(tasks), ending })
+    }
+
+    /// Answers what was asked before, then lets go of all connections. Later calls fail as closed.
+    ///
+    /// # Cancellation
+    /// Safe; call it again to wait for the rest.
+    pub async fn close(&self) {
+        self.shared.is_closed.store(true, Ordering::SeqCst);
+        let _ = self.ending.send(true);
+        let mut tasks = self.tasks.lock().await;
+        while let Some(task) = tasks.last_mut() {
+            let _ = task.await;
+            tasks.pop();
+        }
+        self.shared.verbs.close();
+        self.shared.chores.close();
+    }
+
+    /// How many batches went to the server, and how many calls they carried.
+    #[doc(hidden)]
+    pub fn batches(&self) -> (u64, u64) {
+        let counts = &self.shared.counts;
+        (counts.batches.load(Ordering::Relaxed), counts.calls.load(Ordering::Relaxed))
+    }
+}
+
+impl Shared {
+    fn new(connector: Arc<Connector>, horizon: Arc<Horizon>, server: &Server, options: &Options) -> Self {
+        let pool = |size| Pool::new(connector.clone(), size, options.connect_wait, options.call_timeout);
+        Self {
+            verbs: pool(options.connections),
+            chores: pool(1),
+            capabilities: Capabilities {
+                engine: server.make.engine(),
+                clock: ClockSource::Server,
+                durability: if server.is_durable() { Durability::Disk } else { Durability::Process },
+                same_transaction: false,
+                time_precision: Duration::from_micros(1),
+            },
+            batch_max: options.batch_max,
+            connect_wait: options.connect_wait,
+            call_timeout: options.call_timeout,
+            clock: options.clock.clone(),
+            witness: options.witness.clone(),
+            sweep_from: sweep::Cursor::default(),
+            counts: batch::Counts::default(),
+            is_closed: AtomicBool::new(false),
+            connector,
+            horizon,
+        }
+    }
+
+    /// What every call asks first: is the store open, and can it be believed?
+    async fn ready(&self) -> Result<(), Error> {
+        if self.is_closed.load(Ordering::SeqCst) {
+            return Err(pool::closed());
+        }
+        let behind = self.horizon.check();
+        if behind.is_err() && self.horizon.should_look() {
+            // Somebody may have acknowledged in another process.
+            chores::look(self).await?;
+            return self.horizon.check();
+        }
+        behind
+    }
+
+    /// The time that counts: the server's, but in tests.
+    fn now(&self, server: Timestamp) -> Timestamp {
+        self.clock.as_ref().map_or(server, |clock| Timestamp::from_micros(clock.load(Ordering::SeqCst)))
+    }
+
+    /// How long a call in the queue is waited for: one batch before it, and its own.
+    fn patience(&self) -> Duration {
+        2 * (self.connect_wait + batch::FLIGHTS_MAX * self.call_timeout)
+    }
+}
+
+async fn keep_witness(shared: Arc<Shared>, path: PathBuf, mut ended: watch::Receiver<bool>) {
+    let mut written = Seen::default();
+    loop {
+        let is_last = tokio::time::timeout(WITNESS_EVERY, ended.wait_for(|ended| *ended)).await.is_ok();
+        let seen = shared.horizon.seen();
+        // While the store is behind, the file is what says so.
+        if seen != written && shared.horizon.check().is_ok() {
+            match write_witness(path.clone(), seen).await {
+                Ok(()) => written = seen,
+                Err(error) => tracing::warn!(%error, path = %path.display(), "the witness cannot be written"),
+            }
+        }
+        if is_last {
+            return;
+        }
+    }
+}
+
+async fn write_witness(path: PathBuf, seen: Seen) -> std::io::Result<()> {
+    tokio::task::spawn_blocking(move || witness::write(&path, seen)).await.map_err(std::io::Error::other)?
+}

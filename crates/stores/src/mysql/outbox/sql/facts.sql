@@ -1,0 +1,2 @@
+-- What the outbox is.
+SELECT lanes FROM semel_outbox_meta

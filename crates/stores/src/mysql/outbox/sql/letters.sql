@@ -1,0 +1,9 @@
+-- Letters, by number; of one kind or of all.
+SELECT
+    o.sequence, o.lane, o.id, o.written_at, o.topic, o.`key`, o.headers, o.content_type, o.correlation, o.causation,
+    o.trace_parent, o.deliver_after, o.payload,
+    o.aside, o.tries, o.reason, o.since, o.again_at
+FROM semel_outbox_aside o
+WHERE o.sequence > ? AND (? IS NULL OR o.aside = ?)
+ORDER BY o.sequence
+LIMIT ?

@@ -1,0 +1,9 @@
+-- What waits, by number; of one topic or of all.
+SELECT
+    o.sequence, o.lane, o.id, o.written_at, o.topic, o.`key`, o.headers, o.content_type, o.correlation, o.causation,
+    o.trace_parent, o.deliver_after, o.payload,
+    EXISTS (SELECT 1 FROM semel_outbox_parked p WHERE p.`key` = o.`key`)
+FROM semel_outbox o
+WHERE o.sequence > ? AND (? IS NULL OR o.topic = ?)
+ORDER BY o.sequence
+LIMIT ?

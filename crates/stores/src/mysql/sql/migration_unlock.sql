@@ -1,0 +1,2 @@
+-- The next migrator may go on.
+SELECT RELEASE_LOCK(CONCAT('semel:', SHA1(DATABASE())))

@@ -1,0 +1,1 @@
+TRUNCATE semel_outbox_0

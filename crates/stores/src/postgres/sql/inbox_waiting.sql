@@ -1,0 +1,2 @@
+-- How many letters wait to be tried again.
+SELECT count(*) FROM semel_inbox_letter WHERE grp = $1 AND aside = 1

@@ -1,0 +1,396 @@
+//! The outbox of a SQLite file: messages in the tables of the application's own database.
+//!
+//! [`enqueue`] writes them in the application's transaction, on its own connection. [`SqliteOutbox`] is the
+//! relay's side: one thread reads, one writes, each with a connection of its own. SQLite has one writer at a
+//! time, so the order of numbers is the order of commits and nothing commits late: a lane remembers one
+//! number. `PRAGMA data_version` says whether anybody has committed since the last look, so that looking
+//! costs next to nothing while nobody does.
+//!
+//! A save is not synced to the disk by itself: after a power failure, messages may be published again that
+//! were published just before it, under the same ids. Taking a lane is: no holding is ever forgotten.
+//!
+//! Beside the database `NAME` stands `NAME-semel-outbox-witness`, which remembers how far the outbox had
+//! come. It must stay where it is when a backup is restored: then lanes are not given out until an operator
+//! has rebased.
+
+mod cursor;
+mod hand;
+mod position;
+mod read;
+mod row;
+mod settle;
+mod write;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rusqlite::Connection;
+use semel_core::error::{Error, Kind};
+use semel_core::lease::Nonce;
+use semel_core::message::{Message, MessageId, Topic};
+use semel_core::outbox::{
+    self, Aside, Entry, Facts, Found, Judged, LANES_MAX, Lane, Letter, Outbox, Overview, Taken, Tended, Term,
+    Verdict,
+};
+use semel_core::store::{Mark, Pending};
+use semel_core::{Clock, SystemClock, mutant};
+use tokio::sync::oneshot;
+
+use super::connect::{self, Role};
+use super::place::Place;
+use super::queue::{Queue, Refused};
+use super::witness::Witness;
+use super::{migrate, reader, spawn};
+use hand::{Done, Hand, Job, Lasting, LoseAnswer};
+use settle::Judgement;
+
+pub use write::enqueue;
+pub(super) use write::{enqueue_at, must_be_in_transaction, must_sync, tell};
+
+/// Most calls waiting for a thread.
+const QUEUE_MAX: usize = 1024;
+
+/// The witness lags at most about this far behind.
+const WITNESS_EVERY: Duration = Duration::from_secs(1);
+
+/// Longest name of an operator kept with a rebase.
+const OPERATOR_BYTES_MAX: usize = 512;
+
+/// What may be chosen about an outbox. The defaults are right for production.
+#[derive(Clone)]
+pub struct Options {
+    /// Judges leases and delays. Processes that share a file must agree on it.
+    pub clock: Arc<dyn Clock>,
+    /// How long to wait for another's write lock before a call fails with [`Kind::Busy`].
+    pub busy_timeout: Duration,
+    /// How many lanes messages are spread over; as many as the database has unless said otherwise, and a new
+    /// one has 1. Can be changed while nothing waits.
+    pub lanes: Option<u16>,
+    /// Where to remember how far the outbox had come; beside the database unless said otherwise.
+    pub witness: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let (clock, busy_timeout) = (Arc::new(SystemClock), Duration::from_secs(5));
+        Self { clock, busy_timeout, lanes: None, witness: None }
+    }
+}
+
+/// What the threads of an outbox have in common.
+struct Shared {
+    place: Place,
+    witness: PathBuf,
+    options: Options,
+    facts: Facts,
+    lose_answer: LoseAnswer,
+}
+
+/// The way to the threads.
+struct Desk {
+    shared: Arc<Shared>,
+    reads: Arc<Queue<Job>>,
+    writes: Arc<Queue<Job>>,
+}
+
+/// An outbox in one SQLite file. Clones share everything; the threads end with the last of them and of its
+/// cursors.
+#[derive(Clone)]
+pub struct SqliteOutbox(Arc<Desk>);
+
+impl SqliteOutbox {
+    /// Opens the database at a path, and makes it if there is none. Blocks for some milliseconds.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Self::open_with(path, Options::default())
+    }
+
+    /// Opens with other than the default options.
+    pub fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        connect::check_library()?;
+        let place = Place::at(path.as_ref())?;
+        let connect = || {
+            connect::open(place.path(), Role::Relay, options.busy_timeout)
+                .map_err(|fault| fault.tell(place.path()))
+        };
+        let (mut writer, reader) = (connect()?, connect()?);
+        migrate::run(&mut writer, &place, options.clock.now())?;
+        let (store_id, _) = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?;
+        let lanes = lanes(&writer, &place, options.lanes)?;
+        let witness = options.witness.clone().unwrap_or_else(|| place.beside("-semel-outbox-witness"));
+        let facts = Facts { engine: "sqlite", store_id, lanes };
+        let shared = Arc::new(Shared { place, witness, options, facts, lose_answer: LoseAnswer::default() });
+        Self::start(shared, reader, writer)
+    }
+
+    fn start(shared: Arc<Shared>, reader: Connection, writer: Connection) -> Result<Self, Error> {
+        let (reads, writes) = (Arc::new(Queue::new(QUEUE_MAX)), Arc::new(Queue::new(QUEUE_MAX)));
+        let desk = Desk { shared, reads, writes };
+        for (name, queue, conn) in
+            [("semel-outbox-reader", &desk.reads, reader), ("semel-outbox-writer", &desk.writes, writer)]
+        {
+            let (shared, queue) = (desk.shared.clone(), queue.clone());
+            // If one cannot be started, dropping the desk stops the other.
+            spawn(name, move || hand::run(shared, &queue, conn))?;
+        }
+        Ok(Self(Arc::new(desk)))
+    }
+
+    /// [`enqueue`], with this outbox's clock.
+    pub fn enqueue(&self, transaction: &Connection, messages: &[Message]) -> Result<(), Error> {
+        enqueue_at(transaction, messages, self.0.shared.options.clock.now())
+    }
+
+    /// For tests: the next save of any cursor commits, and its answer is lost.
+    #[doc(hidden)]
+    pub fn lose_answer_of_next_save(&self) {
+        self.0.shared.lose_answer.once();
+    }
+}
+
+fn lanes(conn: &Connection, place: &Place, wanted: Option<u16>) -> Result<u16, Error> {
+    let tell = |error: rusqlite::Error| super::error::Fault::from(error).tell(place.path());
+    let ask = || conn.query_row(include_str!("sql/lanes.sql"), [], |row| row.get::<_, u16>(0)).map_err(tell);
+    let found = ask()?;
+    let Some(wanted) = wanted.filter(|wanted| *wanted != found) else { return Ok(found) };
+    if !(1..=LANES_MAX).contains(&wanted) {
+        let text = format!("an outbox has 1 to {LANES_MAX} lanes, not {wanted}");
+        return Err(Error::new(Kind::Misconfigured, text));
+    }
+    conn.execute_batch("BEGIN IMMEDIATE").map_err(tell)?;
+    let changed = settle::set_lanes(conn, wanted);
+    let ended = match &changed {
+        Ok(Done::Commit(_)) => conn.execute_batch("COMMIT"),
+        _ => conn.execute_batch("ROLLBACK"),
+    };
+    ended.map_err(tell)?;
+    match changed.map_err(|fault| fault.tell(place.path()))? {
+        Done::Commit(_) => Ok(wanted),
+        Done::Leave(_) => {
+            let text = format!(
+                "the outbox of {} has {found} lanes, and messages wait in them; publish those before its lanes \
+                 become {wanted}",
+                place.path().display()
+            );
+            Err(Error::new(Kind::Misconfigured, text))
+        }
+    }
+}
+
+impl Desk {
+    async fn read<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Hand) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.ask(&self.reads, job).await
+    }
+
+    /// Jobs are done in the order they were asked for, also those whose caller has gone.
+    async fn write<T: Send + 'static>(
+        &self,
+        job: impl FnOnce(&mut Hand) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.ask(&self.writes, job).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        queue: &Queue<Job>,
+        job: impl FnOnce(&mut Hand) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let (caller, answer) = oneshot::channel();
+        let job: Job = Box::new(move |hand| {
+            // The caller may have been cancelled.
+            let _ = caller.send(job(hand));
+        });
+        queue.push(job).map_err(|refused| self.refused(refused))?;
+        answer.await.unwrap_or_else(|_| Err(self.refused(Refused::Closed).maybe_applied()))
+    }
+
+    fn refused(&self, refused: Refused) -> Error {
+        let at = self.shared.place.path().display();
+        match refused {
+            Refused::Full => {
+                let text = format!("{QUEUE_MAX} calls are waiting for the outbox of {at}; try again");
+                Error::new(Kind::Busy, text)
+            }
+            Refused::Closed => Error::new(Kind::Closed, format!("the outbox of {at} was closed")),
+        }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.reads.close();
+        self.writes.close();
+    }
+}
+
+impl Hand {
+    /// Why no lane is given out, if so: the database is behind what was seen of it.
+    fn stopped(&self, found: Mark) -> Result<Option<String>, Error> {
+        let Shared { place, facts, witness, .. } = &*self.shared;
+        let at = place.path().display();
+        let seen = match Witness::load(witness)? {
+            Some(seen) if !mutant::on("sqlite-outbox-restore-unnoticed") => seen,
+            _ => return Ok(None),
+        };
+        let what = if seen.store_id != facts.store_id {
+            "is not the one that was used at this place before".to_owned()
+        } else if found.is_behind(seen.mark) {
+            format!(
+                "was restored from an older state: its outbox is at epoch {}, message {}, and was seen at \
+                 epoch {}, message {}",
+                found.epoch, found.token, seen.mark.epoch, seen.mark.token
+            )
+        } else {
+            return Ok(None);
+        };
+        Ok(Some(format!(
+            "the database {at} {what}; what waits in it may have been published already. Rebase to publish it \
+             again"
+        )))
+    }
+
+    /// Writes down how far the outbox has come, now and then.
+    fn remember(&mut self) {
+        if self.witnessed.is_none_or(|last| last.elapsed() >= WITNESS_EVERY) {
+            self.witnessed = Some(Instant::now());
+            match self.read(settle::mark) {
+                Ok(mark) => self.remember_at(mark),
+                Err(error) => tracing::warn!(%error, "the outbox could not be looked at"),
+            }
+        }
+    }
+
+    /// A witness that cannot be written weakens the notice of a restored copy; it is no reason to refuse work.
+    fn remember_at(&mut self, mark: Mark) {
+        let Shared { facts, witness, .. } = &*self.shared;
+        if let Err(error) = (Witness { store_id: facts.store_id, mark }).save(witness) {
+            let witness = witness.display();
+            tracing::warn!(%witness, %error, "the witness could not be written; a restored copy may go unnoticed");
+        }
+    }
+}
+
+impl Outbox for SqliteOutbox {
+    fn facts(&self) -> Facts {
+        self.0.shared.facts.clone()
+    }
+
+    fn take(&self, lane: Lane, holder: Nonce, lease: Duration) -> Pending<'_, Taken> {
+        Box::pin(async move {
+            let lanes = self.0.shared.facts.lanes;
+            if lane.0 >= lanes {
+                let text = format!("there is no lane {}: the outbox has {lanes}, from 0", lane.0);
+                return Err(Error::new(Kind::Misconfigured, text));
+            }
+            let desk = self.0.clone();
+            self.0.write(move |hand| take(hand, desk, lane, holder, lease)).await
+        })
+    }
+
+    fn tend(&self) -> Pending<'_, Tended> {
+        Box::pin(async move {
+            let now = self.0.shared.options.clock.now();
+            let look = move |conn: &Connection| {
+                let mut statement = conn.prepare_cached(include_str!("sql/any_due.sql"))?;
+                Ok(statement.query_row([now.as_micros()], |row| row.get::<_, bool>(0))?)
+            };
+            // Reading first: nobody should wait for a write lock that is taken for nothing.
+            if !self.0.read(move |hand| hand.read(look)).await? {
+                return Ok(Tended::default());
+            }
+            self.0.write(move |hand| hand.change(Lasting::Disk, |conn| settle::tend(conn, now))).await
+        })
+    }
+
+    fn overview(&self) -> Pending<'_, Overview> {
+        Box::pin(self.0.read(|hand| {
+            let now = hand.shared.options.clock.now();
+            let (mark, overview) = hand.read(|conn| Ok((settle::mark(conn)?, read::overview(conn, now)?)))?;
+            Ok(Overview { stopped: hand.stopped(mark)?, ..overview })
+        }))
+    }
+
+    fn list(&self, topic: Option<&Topic>, after: u64, limit: u32) -> Pending<'_, Vec<(Lane, Entry)>> {
+        let topic = topic.cloned();
+        Box::pin(self.0.read(move |hand| hand.read(|conn| read::list(conn, topic.as_ref(), after, limit))))
+    }
+
+    fn aside(&self, only: Option<Aside>, after: u64, limit: u32) -> Pending<'_, Vec<Letter>> {
+        Box::pin(self.0.read(move |hand| hand.read(|conn| read::letters(conn, only, after, limit))))
+    }
+
+    fn find(&self, id: MessageId) -> Pending<'_, Option<Found>> {
+        Box::pin(self.0.read(move |hand| hand.read(|conn| read::find(conn, id))))
+    }
+
+    fn judge<'a>(&'a self, id: MessageId, verdict: &'a Verdict) -> Pending<'a, Judged> {
+        let verdict = verdict.clone();
+        Box::pin(async move {
+            if let Verdict::Edit(message) = &verdict {
+                outbox::check(std::slice::from_ref(message))?;
+            }
+            let now = self.0.shared.options.clock.now();
+            let judged = self
+                .0
+                .write(move |hand| hand.change(Lasting::Disk, |conn| settle::judge(conn, id, &verdict, now)));
+            match judged.await? {
+                Judgement::Judged(judged) => Ok(judged),
+                Judgement::Refused(why) => Err(Error::new(Kind::Misconfigured, why)),
+            }
+        })
+    }
+
+    fn rebase<'a>(&'a self, by: &'a str) -> Pending<'a, u64> {
+        let by = by[..by.floor_char_boundary(OPERATOR_BYTES_MAX)].to_owned();
+        Box::pin(self.0.write(move |hand| {
+            let now = hand.shared.options.clock.now();
+            let seen = Witness::load(&hand.shared.witness)?.map_or(Mark::default(), |witness| witness.mark);
+            let (mark, count) = hand.change(Lasting::Disk, |conn| settle::rebase(conn, seen, &by, now))?;
+            hand.remember_at(mark);
+            Ok(count)
+        }))
+    }
+}
+
+fn take(
+    hand: &mut Hand,
+    desk: Arc<Desk>,
+    lane: Lane,
+    holder: Nonce,
+    lease: Duration,
+) -> Result<Taken, Error> {
+    let mark = hand.read(settle::mark)?;
+    if let Some(why) = hand.stopped(mark)? {
+        return Ok(Taken::Stopped { why });
+    }
+    let clock = hand.shared.options.clock.clone();
+    let taken = hand.change(Lasting::Disk, |conn| {
+        let found = settle::lane(conn, lane)?;
+        let now = clock.now();
+        let by_another = found.holder.is_some_and(|held_by| held_by != holder);
+        if by_another && now < found.lease_until {
+            return Ok(Done::Leave(Err((found.lease_until, found.lease_until.since(now)))));
+        }
+        let epoch = settle::take(conn, lane, holder, now.after(lease))?;
+        Ok(Done::Commit(Ok((epoch, found, settle::mark(conn)?))))
+    })?;
+    match taken {
+        Err((until, wait)) => Ok(Taken::Held { until, wait }),
+        Ok((epoch, found, mark)) => {
+            hand.remember_at(mark);
+            let term = Term { lane, epoch };
+            let cursor = cursor::SqliteCursor::new(desk, term, lease, found.saves, found.floor);
+            Ok(Taken::Yours(Box::new(cursor)))
+        }
+    }
+}
+
+impl fmt::Debug for SqliteOutbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteOutbox").field("path", &self.0.shared.place.path()).finish_non_exhaustive()
+    }
+}

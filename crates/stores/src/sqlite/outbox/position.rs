@@ -1,0 +1,90 @@
+//! How far a cursor will have come, as bytes a sink can keep.
+//!
+//! Each message is named by number and id. A database that was restored gives numbers again, to other
+//! messages; the id tells, and nothing is taken for landed that did not.
+
+use bytes::Bytes;
+use semel_core::error::{Error, Kind};
+use semel_core::message::MessageId;
+use semel_core::outbox::Position;
+
+const FORMAT: u8 = 1;
+
+/// What has landed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Landed {
+    /// The last that came from the outbox itself; with it, all before it.
+    pub(super) last: Option<(u64, MessageId)>,
+    /// Letters that were read again, with the number of tries they had then.
+    pub(super) letters: Vec<(u64, MessageId, u32)>,
+}
+
+impl Landed {
+    pub(super) fn encode(&self) -> Position {
+        let mut bytes = vec![FORMAT];
+        let (sequence, id) = self.last.unwrap_or((0, MessageId::from_bytes([0; 16])));
+        bytes.extend(sequence.to_be_bytes());
+        bytes.extend(id.as_bytes());
+        bytes.extend((self.letters.len() as u32).to_be_bytes());
+        for (sequence, id, tries) in &self.letters {
+            bytes.extend(sequence.to_be_bytes());
+            bytes.extend(id.as_bytes());
+            bytes.extend(tries.to_be_bytes());
+        }
+        Position(Bytes::from(bytes))
+    }
+
+    pub(super) fn decode(position: &Position) -> Result<Self, Error> {
+        let mut bytes = &*position.0;
+        let read = |bytes: &mut &[u8]| {
+            let sequence = u64::from_be_bytes(take(bytes)?);
+            Some((sequence, MessageId::from_bytes(take(bytes)?)))
+        };
+        let parse = |bytes: &mut &[u8]| {
+            let [format] = take(bytes)?;
+            let (sequence, id) = read(bytes)?;
+            let mut landed = Self { last: (sequence > 0).then_some((sequence, id)), letters: Vec::new() };
+            let letters = u32::from_be_bytes(take(bytes)?);
+            for _ in 0..letters {
+                let (sequence, id) = read(bytes)?;
+                landed.letters.push((sequence, id, u32::from_be_bytes(take(bytes)?)));
+            }
+            (format == FORMAT && bytes.is_empty()).then_some(landed)
+        };
+        parse(&mut bytes).ok_or_else(|| {
+            let text =
+                "the position a sink has kept is none of this outbox; check that the sink belongs to it";
+            Error::new(Kind::Misconfigured, text)
+        })
+    }
+}
+
+fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = bytes.split_first_chunk()?;
+    *bytes = rest;
+    Some(*first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_comes_back_as_it_was_kept_and_others_are_refused() {
+        let id = MessageId::new();
+        let some = [
+            Landed::default(),
+            Landed { last: Some((7, id)), letters: Vec::new() },
+            Landed { last: None, letters: vec![(3, id, 2), (9, id, 0)] },
+        ];
+        for landed in some {
+            let kept = landed.encode();
+            assert_eq!(Landed::decode(&kept).unwrap(), landed);
+            for cut in 0..kept.0.len() {
+                let decoded = Landed::decode(&Position(kept.0.slice(..cut)));
+                assert!(decoded.is_err(), "cut at {cut}");
+            }
+        }
+        assert!(Landed::decode(&Position(vec![9; 29].into())).is_err());
+    }
+}

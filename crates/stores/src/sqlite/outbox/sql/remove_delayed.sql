@@ -1,0 +1,2 @@
+-- It waits with the others now.
+DELETE FROM semel_outbox_delayed WHERE entry = ?1;

@@ -1,0 +1,157 @@
+//! Databases that went back, by whichever way, and how that is noticed.
+
+use std::path::Path;
+
+use semel_core::error::Kind;
+use semel_core::store::{EffectStore, RESTORE_GAP};
+use semel_core::verbs::Renew;
+use semel_stores::mysql::{MysqlStore, Options};
+
+use super::rig::{Database, TABLES, connect, granted, patient, persist, request, with_database};
+
+/// Makes the server give the token after this one next.
+async fn set_back(database: &Database, token: u64) {
+    database.run(&format!("DELETE FROM semel_token WHERE n > {token}")).await;
+    database.run(&format!("ALTER TABLE semel_token AUTO_INCREMENT = {}", token + 1)).await;
+}
+
+fn with_witness(database: &Database, witness: &Path) -> Options {
+    let mut options = patient(database.url());
+    options.witness = Some(witness.to_owned());
+    options
+}
+
+// G-13
+#[test]
+fn a_counter_set_back_under_a_running_store_closes_it() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        for n in 0..10 {
+            granted(store.claim(&request(&format!("before-{n}"))).await.unwrap());
+        }
+        set_back(&database, 3).await;
+        let error = store.claim(&request("after")).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::WentBack, "{error}");
+        assert!(error.outcome_is_unknown(), "it was written before it was seen to be wrong");
+        let error = store.claim(&request("later")).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::WentBack, "{error}");
+        assert!(!error.outcome_is_unknown());
+        let status = store.status().await.unwrap();
+        assert!(status.went_back_from.unwrap().token.0 >= 10);
+        let mark = store.acknowledge_restore("ops").await.unwrap();
+        assert!(mark.token.0 > RESTORE_GAP);
+        let lease = granted(store.claim(&request("again")).await.unwrap());
+        assert!(lease.holder.token > mark.token);
+    });
+}
+
+// G-13
+#[test]
+fn a_counter_set_back_is_noticed_on_reconnect_by_verbs_that_draw_no_token() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        let lease = granted(store.claim(&request("held")).await.unwrap());
+        set_back(&database, 0).await;
+        database.hang_up().await;
+        let renew = Renew { holder: lease.holder, lease: lease.granted };
+        let error = store.renew(&renew).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::WentBack, "{error}");
+        store.acknowledge_restore("ops").await.unwrap();
+        persist(async || store.renew(&renew).await).await;
+    });
+}
+
+// G-13
+#[test]
+fn a_record_ahead_of_the_counter_closes_the_store() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        granted(store.claim(&request("ahead")).await.unwrap());
+        database.run("UPDATE semel_operation SET token = 1000000").await;
+        let told = store.claim(&request("ahead")).await.unwrap();
+        assert!(matches!(told, semel_core::Claim::WentBack { held } if held.0 == 1_000_000), "{told:?}");
+        assert_eq!(store.claim(&request("next")).await.unwrap_err().kind(), Kind::WentBack);
+        let mark = store.acknowledge_restore("ops").await.unwrap();
+        assert!(mark.token.0 > 1_000_000);
+        granted(store.claim(&request("next")).await.unwrap());
+    });
+}
+
+// G-13
+#[test]
+fn a_copy_in_another_database_needs_an_operators_word() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        let claim = request("copied");
+        granted(store.claim(&claim).await.unwrap());
+        store.close().await;
+        drop(store);
+        let copy = database.copy().await;
+        let store = connect(&copy.url()).await;
+        assert!(store.status().await.unwrap().went_back_from.is_some());
+        let error = store.claim(&claim).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::WentBack, "{error}");
+        assert!(error.to_string().contains("another cluster or database"), "{error}");
+        store.acknowledge_restore("ops").await.unwrap();
+        assert_eq!(granted(store.claim(&claim).await.unwrap()).attempt, 1);
+        let again = connect(&copy.url()).await;
+        assert_eq!(again.status().await.unwrap().went_back_from, None);
+    });
+}
+
+// G-13
+#[test]
+fn a_witness_remembers_what_a_restarted_process_cannot() {
+    with_database(async |database| {
+        let folder = tempfile::tempdir().unwrap();
+        let witness = folder.path().join("witness");
+        let options = || with_witness(&database, &witness);
+        let store = MysqlStore::connect_with(options()).await.unwrap();
+        for n in 0..5 {
+            granted(store.claim(&request(&format!("seen-{n}"))).await.unwrap());
+        }
+        store.close().await;
+        set_back(&database, 2).await;
+        let forgetful = connect(&database.url()).await;
+        assert_eq!(forgetful.status().await.unwrap().went_back_from, None, "nobody told it");
+        let store = MysqlStore::connect_with(options()).await.unwrap();
+        let error = store.get(request("seen-0").operation.id()).await.map(drop).unwrap_err();
+        assert_eq!(error.kind(), Kind::WentBack, "{error}");
+        store.close().await;
+        // An emptied database is an older state too.
+        for table in TABLES {
+            database.run(&format!("DROP TABLE {table}")).await;
+        }
+        let store = MysqlStore::connect_with(options()).await.unwrap();
+        let error = store.claim(&request("seen-0")).await.unwrap_err();
+        assert!(error.to_string().contains("another store"), "{error}");
+        store.acknowledge_restore("ops").await.unwrap();
+        granted(store.claim(&request("seen-0")).await.unwrap());
+        store.close().await;
+        let store = MysqlStore::connect_with(options()).await.unwrap();
+        assert_eq!(store.status().await.unwrap().went_back_from, None);
+    });
+}
+
+// G-13
+#[test]
+fn an_acknowledgement_in_another_process_is_noticed_here() {
+    with_database(async |database| {
+        let here = connect(&database.url()).await;
+        for n in 0..5 {
+            granted(here.claim(&request(&format!("before-{n}"))).await.unwrap());
+        }
+        set_back(&database, 1).await;
+        assert_eq!(here.claim(&request("after")).await.unwrap_err().kind(), Kind::WentBack);
+        let there = connect(&database.url()).await;
+        there.acknowledge_restore("ops").await.unwrap();
+        let lease = loop {
+            match here.claim(&request("after-all")).await {
+                Err(error) => assert_eq!(error.kind(), Kind::WentBack, "{error}"),
+                Ok(claim) => break granted(claim),
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        };
+        assert!(lease.holder.token.0 > RESTORE_GAP);
+    });
+}

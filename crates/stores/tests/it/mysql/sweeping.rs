@@ -1,0 +1,109 @@
+//! Sweeping: bounded, patient, and out of everybody's way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use mysql_async::TxOpts;
+use mysql_async::prelude::Queryable;
+use semel_core::State;
+use semel_core::store::EffectStore;
+use semel_core::verbs::Completion;
+use semel_stores::mysql::{MysqlStore, Options};
+
+use super::rig::{Database, complete, granted, request, with_database};
+
+async fn with_clock(database: &Database) -> (MysqlStore, Arc<AtomicI64>) {
+    let clock = Arc::new(AtomicI64::new(1_767_225_600_000_000));
+    let mut options = Options::new(database.url());
+    options.clock = Some(clock.clone());
+    options.lock_timeout = Duration::from_millis(500);
+    (MysqlStore::connect_with(options).await.unwrap(), clock)
+}
+
+// G-11
+#[test]
+fn a_row_in_use_does_not_stop_the_sweeper_and_is_met_again() {
+    with_database(async |database| {
+        let (store, clock) = with_clock(&database).await;
+        for n in 0..600 {
+            let lease = granted(store.claim(&request(&format!("old-{n}"))).await.unwrap());
+            assert_eq!(store.complete(&complete(&lease, "paid")).await.unwrap(), Completion::Stored);
+        }
+        clock.fetch_add(3_600_000_000, Ordering::SeqCst);
+        let mut other = database.client().await;
+        let mut held = other.start_transaction(TxOpts::default()).await.unwrap();
+        let id = request("old-7").operation.id();
+        held.exec_drop("SELECT 1 FROM semel_operation WHERE id = ? FOR UPDATE", (&id.as_bytes()[..],))
+            .await
+            .unwrap();
+        let mut deleted = 0;
+        loop {
+            let report = store.sweep(300, Duration::ZERO).await.unwrap();
+            deleted += report.deleted;
+            if !report.more {
+                break;
+            }
+        }
+        assert_eq!(deleted, 599);
+        held.rollback().await.unwrap();
+        assert_eq!(store.sweep(300, Duration::ZERO).await.unwrap().deleted, 1);
+    });
+}
+
+// G-10: at creation plus TTL, not before the end plus the retry window, and to the microsecond.
+#[test]
+fn what_is_deleted_is_what_the_rules_say() {
+    with_database(async |database| {
+        let (store, clock) = with_clock(&database).await;
+        let claim = request("late-end");
+        let lease = granted(store.claim(&claim).await.unwrap());
+        let open = request("never-ends");
+        granted(store.claim(&open).await.unwrap());
+        clock.fetch_add(3_500_000_000, Ordering::SeqCst);
+        store.complete(&complete(&lease, "paid")).await.unwrap();
+        clock.fetch_add(599_999_999, Ordering::SeqCst);
+        assert_eq!(store.sweep(100, Duration::ZERO).await.unwrap().deleted, 0);
+        let sweep_at = "SELECT sweep_at FROM semel_operation WHERE `key` = 'late-end'";
+        assert_eq!(database.number(sweep_at).await, 1_767_225_600_000_000 + 4_100_000_000);
+        clock.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(store.sweep(100, Duration::ZERO).await.unwrap().deleted, 1);
+        assert!(store.get(claim.operation.id()).await.unwrap().is_none());
+        clock.fetch_add(1_000_000_000_000, Ordering::SeqCst);
+        assert_eq!(store.sweep(100, Duration::ZERO).await.unwrap().deleted, 0);
+        let record = store.get(open.operation.id()).await.unwrap().unwrap();
+        assert_eq!(record.state, State::InProgress);
+    });
+}
+
+// G-11: TTLs as long as numbers go must not overflow in the server.
+#[test]
+fn the_longest_terms_are_kept() {
+    with_database(async |database| {
+        let (store, _) = with_clock(&database).await;
+        let mut claim = request("for-ever");
+        claim.terms.ttl = Duration::MAX;
+        claim.terms.lease = Duration::MAX;
+        claim.terms.retry_window = Duration::MAX;
+        let lease = granted(store.claim(&claim).await.unwrap());
+        assert_eq!(lease.until.as_micros(), i64::MAX);
+        store.complete(&complete(&lease, "paid")).await.unwrap();
+        assert_eq!(store.sweep(100, Duration::ZERO).await.unwrap().deleted, 0);
+    });
+}
+
+// G-11: the rows of old tokens go with the sweep, and the highest stays.
+#[test]
+fn tokens_are_trimmed_and_the_highest_stays() {
+    with_database(async |database| {
+        let (store, _) = with_clock(&database).await;
+        granted(store.claim(&request("first")).await.unwrap());
+        // As after many claims.
+        database.run("INSERT INTO semel_token (n) VALUES (70000), (70001)").await;
+        store.sweep(100, Duration::ZERO).await.unwrap();
+        assert_eq!(database.number("SELECT COUNT(*) FROM semel_token").await, 2, "the old one went");
+        assert_eq!(store.status().await.unwrap().mark.token.0, 70_001);
+        let next = granted(store.claim(&request("second")).await.unwrap());
+        assert_eq!(next.holder.token.0, 70_002);
+    });
+}

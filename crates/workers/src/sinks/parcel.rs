@@ -1,0 +1,287 @@
+//! A message as it travels: what brokers and receivers see of it.
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use semel_core::outbox::{Entry, Facts, Term};
+use semel_core::{Message, MessageId, Timestamp, mutant};
+use serde_json::{Map, Value};
+
+/// What the CloudEvents bindings want written as `%XX`.
+const ATTRIBUTE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
+/// What a structured event is.
+const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
+
+/// How a message is written for the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The payload as it is, with headers of Semel's own.
+    Plain,
+    /// The same, and the attributes of CloudEvents 1.0 as headers.
+    #[default]
+    CeBinary,
+    /// One JSON document of CloudEvents 1.0.
+    CeStructured,
+}
+
+/// What all messages of one holding of a lane have in common.
+#[derive(Clone, Debug)]
+pub struct Stamp {
+    term: Term,
+    format: Format,
+    prefix: &'static str,
+    source: Arc<str>,
+}
+
+/// A message, ready for a sink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parcel {
+    /// The message's id, for the sink's own field.
+    pub id: MessageId,
+    /// Where it goes.
+    pub topic: String,
+    /// Its ordering key.
+    pub key: Option<String>,
+    /// All headers but the content type. No name comes twice unless the producer wrote it twice.
+    pub headers: Vec<(String, String)>,
+    /// What the body is.
+    pub content_type: String,
+    /// What is sent.
+    pub body: Bytes,
+}
+
+impl Stamp {
+    /// For one holding of a lane. `source` is the source of CloudEvents; by default it names the store.
+    pub fn new(
+        facts: &Facts,
+        term: Term,
+        format: Format,
+        prefix: &'static str,
+        source: Option<&str>,
+    ) -> Self {
+        let store =
+            || facts.store_id.iter().fold("/semel/".to_owned(), |text, byte| format!("{text}{byte:02x}"));
+        Self { term, format, prefix, source: source.map_or_else(store, str::to_owned).into() }
+    }
+
+    /// Writes a message for the wire.
+    pub fn parcel(&self, entry: &Entry) -> Parcel {
+        let message = &entry.message;
+        let id = if mutant::on("relay-new-id-on-retry") { MessageId::new() } else { message.id };
+        let mut parcel = Parcel {
+            id,
+            topic: message.topic.to_string(),
+            key: message.key.clone(),
+            headers: self.headers(entry, id),
+            content_type: message.content_type.clone(),
+            body: message.payload.clone(),
+        };
+        match self.format {
+            Format::Plain => {}
+            Format::CeBinary => {
+                for (name, value) in self.attributes(message, id) {
+                    let name = format!("{}{name}", self.prefix);
+                    parcel.headers.retain(|(other, _)| *other != name);
+                    parcel.headers.push((name, utf8_percent_encode(&value, ATTRIBUTE).to_string()));
+                }
+            }
+            Format::CeStructured => {
+                parcel.content_type = STRUCTURED.into();
+                parcel.body = self.structured(message, id);
+            }
+        }
+        parcel
+    }
+
+    fn headers(&self, entry: &Entry, id: MessageId) -> Vec<(String, String)> {
+        let message = &entry.message;
+        let user = message.headers.iter().map(|header| (header.name.clone(), header.value.clone()));
+        let trace = message.trace_parent.as_ref().map(|value| ("traceparent".to_owned(), value.clone()));
+        let mut headers: Vec<_> = user.filter(|(name, _)| trace.is_none() || name != "traceparent").collect();
+        let fence = format!("{}.{}.{}", self.term.lane.0, self.term.epoch, entry.sequence);
+        headers.push(("semel-id".into(), id.to_string()));
+        headers.push(("semel-fence".into(), fence));
+        // Brokers without keys of their own pass it on, and consumers keep its order.
+        headers.extend(message.key.iter().map(|key| ("semel-key".to_owned(), key.clone())));
+        headers.extend(message.correlation.iter().map(|id| ("semel-correlation".to_owned(), id.clone())));
+        headers.extend(message.causation.iter().map(|id| ("semel-causation".to_owned(), id.clone())));
+        headers.extend(trace);
+        headers
+    }
+
+    /// Required ones, time, and the extensions that have a name already.
+    fn attributes(&self, message: &Message, id: MessageId) -> Vec<(&'static str, String)> {
+        let mut attributes = vec![
+            ("specversion", "1.0".to_owned()),
+            ("id", id.to_string()),
+            ("source", self.source.to_string()),
+            ("type", message.topic.to_string()),
+        ];
+        attributes.extend(message.id.made_at().map(|at| ("time", rfc3339(at))));
+        attributes.extend(message.key.iter().map(|key| ("partitionkey", key.clone())));
+        attributes
+    }
+
+    fn structured(&self, message: &Message, id: MessageId) -> Bytes {
+        let attributes = self.attributes(message, id).into_iter();
+        let mut event: Map<String, Value> =
+            attributes.map(|(name, value)| (name.to_owned(), value.into())).collect();
+        event.insert("datacontenttype".into(), message.content_type.clone().into());
+        let extensions = [
+            ("correlationid", &message.correlation),
+            ("causationid", &message.causation),
+            ("traceparent", &message.trace_parent),
+        ];
+        for (name, value) in extensions {
+            event.extend(value.iter().map(|value| (name.to_owned(), value.clone().into())));
+        }
+        if !is_json(&message.content_type, &message.payload) {
+            event.insert("data_base64".into(), STANDARD.encode(&message.payload).into());
+            return Value::Object(event).to_string().into();
+        }
+        // The payload goes in as it is: reading and writing it again could change a number.
+        let mut text = Value::Object(event).to_string().into_bytes();
+        text.pop();
+        text.extend_from_slice(b",\"data\":");
+        text.extend_from_slice(&message.payload);
+        text.push(b'}');
+        text.into()
+    }
+}
+
+fn is_json(content_type: &str, payload: &[u8]) -> bool {
+    let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let named = kind == "application/json" || kind == "text/json" || kind.ends_with("+json");
+    named && serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok()
+}
+
+/// A time as RFC 3339 writes it, in UTC.
+fn rfc3339(at: Timestamp) -> String {
+    let micros = at.as_micros();
+    let (days, of_day) = (micros.div_euclid(86_400_000_000), micros.rem_euclid(86_400_000_000));
+    // Days to a date: the civil-from-days algorithm, on years that begin in March.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (seconds, millis) = (of_day / 1_000_000, of_day / 1000 % 1000);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::Topic;
+    use semel_core::outbox::Lane;
+
+    use super::*;
+
+    fn entry(message: Message) -> Entry {
+        Entry { sequence: 42, message, tries: 0, behind: false }
+    }
+
+    fn message() -> Message {
+        let topic = Topic::parse("orders.paid").unwrap();
+        let mut message = Message::new(topic, r#"{"amount": 10.00, "big": 12345678901234567890123}"#)
+            .key("order 7")
+            .header("x-shop", "berlin")
+            .header("ce-type", "mine")
+            .correlation("req-1")
+            .causation("key-1");
+        message.id = MessageId::at(Timestamp::from_micros(1_790_000_000_123_000));
+        message.trace_parent = Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into());
+        message
+    }
+
+    fn stamp(format: Format) -> Stamp {
+        let facts = Facts { engine: "memory", store_id: [0xab; 16], lanes: 8 };
+        Stamp::new(&facts, Term { lane: Lane(3), epoch: 7 }, format, "ce-", None)
+    }
+
+    fn header<'a>(parcel: &'a Parcel, name: &str) -> Option<&'a str> {
+        let mut found = parcel.headers.iter().filter(|(other, _)| other == name);
+        let value = found.next().map(|(_, value)| value.as_str());
+        assert_eq!(found.next(), None, "{name} comes twice");
+        value
+    }
+
+    #[test]
+    fn a_plain_message_keeps_its_body_and_says_who_it_is_and_where_it_stood() {
+        // G-42, G-43
+        let message = message();
+        let parcel = stamp(Format::Plain).parcel(&entry(message.clone()));
+        assert_eq!((parcel.id, &parcel.body), (message.id, &message.payload));
+        assert_eq!(parcel.content_type, "application/json");
+        assert_eq!(header(&parcel, "semel-id"), Some(&*message.id.to_string()));
+        assert_eq!(header(&parcel, "semel-fence"), Some("3.7.42"));
+        assert_eq!(header(&parcel, "semel-correlation"), Some("req-1"));
+        assert_eq!(header(&parcel, "semel-causation"), Some("key-1"));
+        assert_eq!(header(&parcel, "traceparent"), message.trace_parent.as_deref());
+        assert_eq!(header(&parcel, "x-shop"), Some("berlin"));
+        assert_eq!(header(&parcel, "ce-id"), None);
+    }
+
+    #[test]
+    fn a_retry_is_the_same_message_under_the_same_id() {
+        // G-43
+        let (stamp, entry) = (stamp(Format::CeBinary), entry(message()));
+        assert_eq!(stamp.parcel(&entry), stamp.parcel(&Entry { tries: 3, ..entry.clone() }));
+        assert_eq!(stamp.parcel(&entry).id, entry.message.id);
+    }
+
+    #[test]
+    fn a_binary_cloud_event_has_its_attributes_in_headers() {
+        let message = message();
+        let parcel = stamp(Format::CeBinary).parcel(&entry(message.clone()));
+        assert_eq!(parcel.body, message.payload);
+        for (name, value) in [
+            ("ce-specversion", "1.0"),
+            ("ce-id", &*message.id.to_string()),
+            ("ce-source", "/semel/abababababababababababababababab"),
+            ("ce-type", "orders.paid"),
+            ("ce-time", "2026-09-21T14:13:20.123Z"),
+            ("ce-partitionkey", "order%207"),
+        ] {
+            assert_eq!(header(&parcel, name), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_structured_cloud_event_holds_json_as_it_is_and_everything_else_as_base64() {
+        let parcel = stamp(Format::CeStructured).parcel(&entry(message()));
+        assert_eq!(parcel.content_type, STRUCTURED);
+        let text = std::str::from_utf8(&parcel.body).unwrap();
+        assert!(text.contains(r#""data":{"amount": 10.00, "big": 12345678901234567890123}"#), "{text}");
+        let event: Value = serde_json::from_slice(&parcel.body).unwrap();
+        assert_eq!(event["type"], "orders.paid");
+        assert_eq!(event["correlationid"], "req-1");
+        assert_eq!(event["partitionkey"], "order 7");
+
+        for (kind, payload) in [("application/octet-stream", "\0\u{1}"), ("application/json", "{not json")] {
+            let message = Message { payload: payload.into(), ..message() }.content_type(kind);
+            let parcel = stamp(Format::CeStructured).parcel(&entry(message));
+            let event: Value = serde_json::from_slice(&parcel.body).unwrap();
+            assert_eq!(event["data_base64"], STANDARD.encode(payload), "{event}");
+            assert_eq!(event.get("data"), None);
+        }
+    }
+
+    #[test]
+    fn times_are_dates_also_at_the_edges() {
+        for (micros, text) in [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_400_000_000, "2000-02-29T00:00:00.000Z"),
+            (1_767_225_599_999_999, "2025-12-31T23:59:59.999Z"),
+            (4_107_542_400_000_000, "2100-03-01T00:00:00.000Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp::from_micros(micros)), text);
+        }
+    }
+}

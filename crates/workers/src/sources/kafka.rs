@@ -1,0 +1,204 @@
+//! Messages from Kafka topics, with the position in the database.
+//!
+//! Offsets are committed in the effect's transaction and never to Kafka: on assignment a partition is
+//! *taken* in the database, which gives it a new generation and says where to go on (G-47). Whoever read it
+//! before can commit nothing any more, however late it notices. Kafka's group protocol only says who should
+//! read what; the database says who may.
+//!
+//! librdkafka is polled in a thread of its own, and rebalances (cooperative) happen there. `read_committed`:
+//! what a producer aborted is not seen.
+
+mod reader;
+mod transform;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
+use rdkafka::client::DefaultClientContext;
+use semel_core::Inbox;
+use semel_core::error::{Error, Kind};
+use semel_core::inbox::{Horizon, Offset};
+use semel_core::store::Pending;
+use tokio::sync::mpsc;
+
+/// For tests that write to topics.
+#[doc(hidden)]
+pub use rdkafka;
+pub use transform::{Outcome, Output, Transform, transform};
+
+use crate::consumer::{Delivery, Receipt, Source};
+use reader::{Assigned, Command};
+
+/// How long one answer of a broker is waited for.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Messages read ahead.
+const AHEAD_MAX: usize = 2000;
+
+/// Where to start in a partition of which nothing was ever applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// With the oldest message.
+    Beginning,
+    /// With the next one to be written.
+    End,
+}
+
+/// Where to read.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `HOST:PORT`, separated by commas.
+    pub brokers: String,
+    /// The topics.
+    pub topics: Vec<String>,
+    /// The consumer group, in Kafka and in the ledger.
+    pub group: String,
+    /// Where to start.
+    pub start: Start,
+    /// How long Kafka waits for a sign of life before it gives the partitions to others.
+    pub session_timeout: Duration,
+    /// More settings of librdkafka. Those that correctness depends on are set after these.
+    pub also: Vec<(String, String)>,
+}
+
+impl Options {
+    /// The defaults.
+    pub fn new(brokers: impl Into<String>, topics: Vec<String>, group: impl Into<String>) -> Self {
+        Self {
+            brokers: brokers.into(),
+            topics,
+            group: group.into(),
+            start: Start::Beginning,
+            session_timeout: Duration::from_secs(45),
+            also: Vec::new(),
+        }
+    }
+
+    fn config(&self) -> ClientConfig {
+        let mut config = ClientConfig::new();
+        for (name, value) in &self.also {
+            config.set(name, value);
+        }
+        config
+            .set("bootstrap.servers", &self.brokers)
+            .set("group.id", &self.group)
+            .set("session.timeout.ms", self.session_timeout.as_millis().to_string())
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("isolation.level", "read_committed")
+            .set("auto.offset.reset", "earliest");
+        config
+    }
+}
+
+/// Topics, read by one member of a group.
+pub struct Kafka {
+    options: Options,
+    assigned: Arc<Assigned>,
+    deliveries: mpsc::Receiver<Result<Delivery, Error>>,
+    commands: std::sync::mpsc::Sender<Command>,
+    waiting: VecDeque<Delivery>,
+}
+
+impl Kafka {
+    /// Joins the group. Refuses, with a sentence, a broker that does not answer and topics that are not there.
+    ///
+    /// # Cancellation
+    /// Safe. Dropping it leaves the group.
+    pub async fn open(inbox: Arc<dyn Inbox>, options: Options) -> Result<Self, Error> {
+        let (sender, deliveries) = mpsc::channel(AHEAD_MAX);
+        let (commands, orders) = std::sync::mpsc::channel();
+        let assigned = Arc::new(Assigned::new(inbox, &options));
+        reader::start(&options, assigned.clone(), sender, orders).await?;
+        Ok(Self { options, assigned, deliveries, commands, waiting: VecDeque::new() })
+    }
+
+    async fn read(&mut self, limit: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
+        if self.waiting.is_empty() {
+            match tokio::time::timeout(wait, self.deliveries.recv()).await {
+                Ok(Some(delivery)) => self.waiting.push_back(delivery?),
+                Ok(None) => {
+                    return Err(Error::new(Kind::Closed, "the thread that reads from Kafka has ended"));
+                }
+                Err(_) => return Ok(Vec::new()),
+            }
+        }
+        while self.waiting.len() < limit
+            && let Ok(delivery) = self.deliveries.try_recv()
+        {
+            self.waiting.push_back(delivery?);
+        }
+        let count = self.waiting.len().min(limit);
+        // What was read under an assignment that ended is somebody else's, or comes again.
+        let current = |delivery: &Delivery| self.assigned.is_current(delivery.position.as_ref());
+        Ok(self.waiting.drain(..count).filter(current).collect())
+    }
+
+    async fn kept(&self) -> Result<Horizon, Error> {
+        let failed = |error: rdkafka::error::KafkaError| told("Kafka did not describe a topic", &error);
+        let admin: AdminClient<DefaultClientContext> =
+            ClientConfig::new().set("bootstrap.servers", &self.options.brokers).create().map_err(failed)?;
+        let topics: Vec<_> =
+            self.options.topics.iter().map(|topic| ResourceSpecifier::Topic(topic)).collect();
+        let options = AdminOptions::new().request_timeout(Some(ANSWER_MAX));
+        let mut longest = Duration::ZERO;
+        for found in admin.describe_configs(topics.iter(), &options).await.map_err(failed)? {
+            let found = found.map_err(|code| failed(rdkafka::error::KafkaError::AdminOp(code)))?;
+            let kept = found.get("retention.ms").and_then(|entry| entry.value.as_ref()?.parse::<i64>().ok());
+            match kept.map(u64::try_from) {
+                Some(Ok(millis)) => longest = longest.max(Duration::from_millis(millis)),
+                // Without a limit, or not told.
+                Some(Err(_)) | None => return Ok(Horizon::Unbounded),
+            }
+        }
+        Ok(Horizon::Within(longest))
+    }
+}
+
+impl Source for Kafka {
+    fn horizon(&mut self) -> Pending<'_, Horizon> {
+        Box::pin(self.kept())
+    }
+
+    fn next(&mut self, limit: usize, wait: Duration) -> Pending<'_, Vec<Delivery>> {
+        Box::pin(self.read(limit, wait))
+    }
+
+    /// Kafka has no deadline per message; the thread that polls keeps the membership alive.
+    fn extend_every(&self) -> Option<Duration> {
+        None
+    }
+
+    fn extend<'a>(&'a mut self, _receipts: &'a [Receipt]) -> Pending<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Nothing to say: the position was committed with the effect.
+    fn ack<'a>(&'a mut self, _receipts: &'a [Receipt]) -> Pending<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Nothing to say: the position was not moved, and whoever reads next begins there.
+    fn nack<'a>(&'a mut self, _receipts: &'a [Receipt], _delay: Duration) -> Pending<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn fenced<'a>(&'a mut self, offsets: &'a [Offset]) -> Pending<'a, ()> {
+        Box::pin(async move {
+            for offset in offsets {
+                let lost = (offset.topic.clone(), offset.partition, offset.generation);
+                self.assigned.forget(&lost);
+                let _ = self.commands.send(Command::TakeAgain(lost));
+            }
+            self.waiting.retain(|delivery| self.assigned.is_current(delivery.position.as_ref()));
+            Ok(())
+        })
+    }
+}
+
+fn told(what: &str, error: &rdkafka::error::KafkaError) -> Error {
+    Error::new(Kind::Unreachable, format!("{what}: {error}")).because(error.to_string())
+}
