@@ -41,8 +41,8 @@ pub enum Received {
     Duplicate,
     /// Its id was used before for another payload. Nobody knows which is right: a dead letter.
     Conflict,
-    /// Published by a relay that had lost its lane, after its successor had gone further: kept, not
-    /// applied.
+    /// Published by a relay that had lost its lane, below what its successor had got applied: kept, not
+    /// applied. The successor's own copy of it is new.
     Stale,
     /// An earlier message of its key is set aside: it waits behind it.
     Behind,

@@ -62,6 +62,10 @@ pub fn firsts(arrivals: &[Arrival]) -> Vec<usize> {
 
 /// The whole batch from what the ledger said of [`firsts`]: later copies are duplicates or conflicts of the
 /// first, and whatever comes after a message that is set aside waits behind it.
+///
+/// Stale is only what an older holder of a lane publishes below what was applied already. In one holding
+/// nothing is: transactions that overlap commit out of the order of their numbers. What an older holder
+/// publishes further on is the next of the same list, and its successor's copy is then a duplicate.
 pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Received> {
     let found: HashMap<usize, Received> = found.iter().copied().collect();
     let mut hashes: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
@@ -79,12 +83,12 @@ pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Receiv
         hashes.entry((source, arrival.id.as_str())).or_insert(arrival.hash);
         if let (Received::New, Some(fence), Some(key), None) = (received, arrival.fence, key, arrival.letter)
         {
-            let mark = (fence.epoch, fence.sequence);
-            let last = furthest.entry((source, fence.lane, key)).or_insert(mark);
-            if mark < *last {
+            let (epoch, sequence) =
+                furthest.entry((source, fence.lane, key)).or_insert((fence.epoch, fence.sequence));
+            if fence.epoch < *epoch && fence.sequence <= *sequence {
                 received = Received::Stale;
             }
-            *last = mark.max(*last);
+            (*epoch, *sequence) = (fence.epoch.max(*epoch), fence.sequence.max(*sequence));
         }
         if let Some(key) = key {
             if received == Received::New && parked.contains(&(source, key)) {
@@ -159,5 +163,10 @@ mod tests {
         let batch = [fenced("1", 2, 6), fenced("2", 1, 5), fenced("3", 2, 7)];
         let all = in_order(&batch, &[(0, Received::New), (1, Received::New), (2, Received::New)]);
         assert_eq!(all, [Received::New, Received::Stale, Received::New]);
+
+        // G-40: overlapping transactions of one holding, and a zombie that is ahead.
+        let batch = [fenced("1", 2, 6), fenced("2", 2, 5), fenced("3", 1, 7)];
+        let all = in_order(&batch, &[(0, Received::New), (1, Received::New), (2, Received::New)]);
+        assert_eq!(all, [Received::New; 3]);
     }
 }

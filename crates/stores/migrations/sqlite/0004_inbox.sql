@@ -33,8 +33,8 @@ CREATE TABLE semel_inbox_batch (
 ) STRICT;
 CREATE INDEX semel_inbox_batch_sweep ON semel_inbox_batch (grp, began_at);
 
--- How far the relays of a source had come with a key. What an older holder of a lane publishes after
--- its successor is stale.
+-- How far the relays of a source had come with a key: the newest holding of the lane and the largest
+-- sequence, each by itself. What an older holder publishes below that is stale.
 CREATE TABLE semel_inbox_fence (
     grp TEXT NOT NULL,
     source TEXT NOT NULL,
@@ -83,3 +83,6 @@ CREATE TABLE semel_inbox_letter (
 
 -- Is a key parked, and which letter is its first?
 CREATE INDEX semel_inbox_letter_parked ON semel_inbox_letter (grp, source, key, number) WHERE aside <> 4;
+
+-- Was a message kept as stale?
+CREATE INDEX semel_inbox_letter_stale ON semel_inbox_letter (grp, source, id) WHERE aside = 4;

@@ -78,12 +78,12 @@ pub(super) async fn receive_as(
 
 /// `None`: somebody else's row appeared after the statement had begun.
 fn judged(arrival: &Arrival, row: &Row, asked: State) -> Result<Option<Received>, Error> {
+    let is_taken: bool = get(row, 4)?;
     if arrival.letter.is_some() {
-        let is_taken = get(row, 4)?;
         return Ok(Some(if is_taken { Received::New } else { Received::Duplicate }));
     }
     let (is_new, stale, behind): (bool, bool, bool) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
-    if is_new {
+    if is_new || is_taken {
         return Ok(Some(match (stale, behind) {
             (true, _) => Received::Stale,
             (false, true) => Received::Behind,
@@ -102,7 +102,13 @@ async fn look(tx: &Transaction<'_>, group: &str, arrival: &Arrival, asked: State
         // It was there a moment ago and is swept by now: try the transaction again.
         Error::new(semel_core::error::Kind::Busy, "a ledger row came and went; try again")
     })?;
-    Ok(inbox::judge(arrival, entry(get(row, 0)?, get(row, 1)?)?, asked))
+    let entry = entry(get(row, 0)?, get(row, 1)?)?;
+    if entry.state == State::Aside && arrival.fence.is_some() {
+        // It may have been kept as stale just now, and this be the rightful copy: another try can tell.
+        let text = "a message was set aside while its next delivery was received; try again";
+        return Err(Error::new(semel_core::error::Kind::Busy, text).into());
+    }
+    Ok(inbox::judge(arrival, entry, asked))
 }
 
 fn entry(hash: &[u8], state: i16) -> Result<Entry, Error> {

@@ -90,7 +90,10 @@ impl Step<'_> {
         });
         if let Some((hash, state)) = entry.optional()? {
             let state = State::from_byte(state).ok_or_else(|| Fault::damaged("a state of the ledger"))?;
-            return Ok(inbox::judge(arrival, Entry { hash, state }, asked));
+            let judged = inbox::judge(arrival, Entry { hash, state }, asked);
+            if judged != Received::Duplicate || state != State::Aside || !self.is_rightful(arrival)? {
+                return Ok(judged);
+            }
         }
         let received = self.place(arrival)?;
         let kept = if received == Received::New { asked } else { State::Aside };
@@ -98,18 +101,38 @@ impl Step<'_> {
         Ok(received)
     }
 
+    /// Whether a message that was kept as stale now comes from the rightful holder of its lane. Its letter is
+    /// then gone, and it counts as never seen.
+    fn is_rightful(&self, arrival: &Arrival) -> Result<bool, Fault> {
+        let Self { conn, group, .. } = *self;
+        if arrival.fence.is_none() || self.is_stale(arrival)? {
+            return Ok(false);
+        }
+        let values = params![group, arrival.message.source, arrival.id.as_str()];
+        let mut look = conn.prepare_cached(include_str!("../sql/inbox_stale_letter.sql"))?;
+        let letter: Option<i64> = look.query_row(values, |row| row.get(0)).optional()?;
+        let Some(letter) = letter else { return Ok(false) };
+        let mut take = conn.prepare_cached(include_str!("../sql/inbox_take_letter.sql"))?;
+        Ok(take.execute(params![group, letter])? == 1)
+    }
+
+    fn is_stale(&self, arrival: &Arrival) -> Result<bool, Fault> {
+        let (Some(key), Some(fence)) = (arrival.message.ordering_key(), arrival.fence) else {
+            return Ok(false);
+        };
+        let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
+        let values = params![self.group, arrival.message.source, fence.lane, key, epoch, sequence];
+        let mut stale = self.conn.prepare_cached(include_str!("../sql/inbox_stale.sql"))?;
+        Ok(stale.query_row(values, |row| row.get(0))?)
+    }
+
     /// Where a message that was never seen stands in the order of its key.
     fn place(&self, arrival: &Arrival) -> Result<Received, Fault> {
         let Self { conn, group, .. } = *self;
         let Some(key) = arrival.message.ordering_key() else { return Ok(Received::New) };
         let source = &arrival.message.source;
-        if let Some(fence) = arrival.fence {
-            let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
-            let mut stale = conn.prepare_cached(include_str!("../sql/inbox_stale.sql"))?;
-            let values = params![group, source, fence.lane, key, epoch, sequence];
-            if stale.query_row(values, |row| row.get(0))? {
-                return Ok(Received::Stale);
-            }
+        if self.is_stale(arrival)? {
+            return Ok(Received::Stale);
         }
         let mut parked = conn.prepare_cached(include_str!("../sql/inbox_parked.sql"))?;
         if parked.query_row(params![group, source, key], |row| row.get(0))? {
