@@ -21,7 +21,7 @@ use std::time::Duration;
 pub use arrival::{
     Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, Nameless, NoId, headers_of, headers_text,
 };
-pub use order::{Entry, State, firsts, in_order, judge};
+pub use order::{Entry, State, firsts, in_order, judge, vouched};
 pub use retention::{Horizon, Retention, TooShort};
 
 use crate::clock::Timestamp;
@@ -314,7 +314,8 @@ pub trait Inbox: Send + Sync + 'static {
     fn finish<'a>(&'a self, batch: &'a Batch, took: &'a [Duration]) -> Pending<'a, Kept>;
 
     /// Sets messages aside, with ledger rows for those that have an id, and moves the offsets. Repeating
-    /// it does not add a second letter for the same place in the source.
+    /// it does not add a second letter for the same place in the source. A message that somebody else has
+    /// applied since it failed stays applied and gets no letter; the offsets move on.
     fn set_aside<'a>(
         &'a self,
         group: &'a str,

@@ -1,5 +1,6 @@
 //! What a batch is, message by message: the decisions every store takes the same way.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::{Arrival, Received};
@@ -46,6 +47,31 @@ pub fn judge(arrival: &Arrival, entry: Entry, asked: State) -> Received {
         State::Intended => Received::Conflict,
         State::Done | State::Aside => Received::Duplicate,
     }
+}
+
+/// Gives every copy of a message the newest holding any copy in the batch was published under: where the
+/// rightful holder of a lane vouches for a message, its first copy is not stale.
+pub fn vouched(arrivals: &[Arrival]) -> Cow<'_, [Arrival]> {
+    let name = |arrival: &Arrival| (arrival.message.source.clone(), arrival.id.clone(), arrival.hash);
+    let mut copies: HashSet<(&str, &str)> = HashSet::with_capacity(arrivals.len());
+    if arrivals.iter().all(|one| one.fence.is_none() || copies.insert((&one.message.source, one.id.as_str())))
+    {
+        return Cow::Borrowed(arrivals);
+    }
+    let mut newest = HashMap::new();
+    for arrival in arrivals {
+        if let Some(fence) = arrival.fence {
+            let last = newest.entry(name(arrival)).or_insert(fence);
+            if (last.lane, last.sequence) == (fence.lane, fence.sequence) && fence.epoch > last.epoch {
+                *last = fence;
+            }
+        }
+    }
+    let vouched = |arrival: &Arrival| match newest.get(&name(arrival)) {
+        Some(fence) if arrival.fence.is_some() => Arrival { fence: Some(*fence), ..arrival.clone() },
+        _ => arrival.clone(),
+    };
+    Cow::Owned(arrivals.iter().map(vouched).collect())
 }
 
 /// The first message of each id; the others are judged by [`in_order`].

@@ -98,6 +98,8 @@ async fn the_rightful_copy_of_a_stale_message_is_applied(world: World) {
     assert_eq!(apply(fenced("5", 2, 5)).await, Applied::Committed(vec![New]), "the successor's late commit");
     assert_eq!(apply(fenced("5", 2, 5)).await, Applied::Committed(vec![Duplicate]));
     assert_eq!(apply(fenced("5", 1, 5)).await, Applied::Committed(vec![Duplicate]));
-    assert_eq!(world.effects().await, ["6", "5"]);
+    let both = [fenced("4", 1, 4), fenced("4", 2, 4)];
+    assert_eq!(world.apply(&both).await, Applied::Committed(vec![New, Duplicate]), "also in one batch");
+    assert_eq!(world.effects().await, ["6", "5", "4"]);
     assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty(), "its letter is taken away");
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use semel::inbox::Received::{Behind, Conflict, Duplicate, New};
-use semel::inbox::{Applied, Aside, Batch, Failure, Judged, Overview, Received, Verdict};
+use semel::inbox::{
+    Applied, Arrival, Aside, Batch, Failure, Judged, Kept, Offset, Overview, Received, SetAside, Verdict,
+};
 
 use crate::world::{World, arrival};
 
@@ -12,6 +14,7 @@ crate::on_every_database!(
     copies_in_one_batch_have_one_effect,
     another_payload_under_the_same_id_is_a_dead_letter_and_parks_its_key,
     a_failed_batch_leaves_no_effect_and_no_row,
+    what_somebody_else_applied_meanwhile_is_not_set_aside,
     groups_and_sources_have_ledgers_of_their_own,
     two_transactions_with_the_same_messages_apply_them_once,
     the_sweep_deletes_what_is_old_and_settled_and_nothing_else,
@@ -79,6 +82,37 @@ async fn a_failed_batch_leaves_no_effect_and_no_row(world: World) {
     assert!(world.effects().await.is_empty());
     assert_eq!(world.inbox.overview().await.unwrap(), []);
     assert_eq!(world.apply(&[batch[0].clone(), batch[2].clone()]).await, committed(&[New, New]));
+}
+
+fn later(arrival: &Arrival) -> SetAside<'_> {
+    SetAside {
+        message: &arrival.message,
+        id: Some(&arrival.id),
+        letter: None,
+        aside: Aside::Later,
+        reason: "not today".into(),
+        tries: 1,
+        again_in: Duration::ZERO,
+    }
+}
+
+async fn what_somebody_else_applied_meanwhile_is_not_set_aside(world: World) {
+    // G-45: one consumer failed and rolled back, another applied its copy, then the first sets it aside.
+    let one = arrival("1", Some("k"), "a");
+    assert_eq!(world.apply(&[one.clone()]).await, committed(&[New]));
+    let generation = world.inbox.assign("g", "orders", 0).await.unwrap().generation;
+    let offsets = [Offset { topic: "orders".into(), partition: 0, generation, first: 0, next: 1 }];
+    assert_eq!(world.inbox.set_aside("g", &[later(&one)], &offsets).await.unwrap(), Kept::Kept);
+    assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty());
+    assert!(world.inbox.due("g", 9).await.unwrap().is_empty(), "nothing to apply again");
+    assert_eq!(world.inbox.assign("g", "orders", 0).await.unwrap().next, Some(1), "it goes on");
+    assert_eq!(world.apply(&[one]).await, committed(&[Duplicate]));
+    assert_eq!(world.effects().await, ["1"]);
+
+    // Nobody applied this one, and another payload under a known id is still kept.
+    let (open, other) = (arrival("2", Some("j"), "b"), arrival("1", Some("i"), "z"));
+    world.inbox.set_aside("g", &[later(&open), later(&other)], &[]).await.unwrap();
+    assert_eq!(world.inbox.letters("g", None, 0, 9).await.unwrap().len(), 2);
 }
 
 async fn groups_and_sources_have_ledgers_of_their_own(world: World) {

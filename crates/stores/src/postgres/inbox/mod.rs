@@ -30,6 +30,7 @@ const RECEIVE: &str = include_str!("../sql/inbox_receive.sql");
 const LOOK: &str = include_str!("../sql/inbox_look.sql");
 const BATCH: &str = include_str!("../sql/inbox_batch.sql");
 const ADVANCE: &str = include_str!("../sql/inbox_advance.sql");
+const CLAIM: &str = include_str!("../sql/inbox_claim.sql");
 const ASIDE: &str = include_str!("../sql/inbox_aside.sql");
 const AGAIN: &str = include_str!("../sql/inbox_again.sql");
 
@@ -57,6 +58,7 @@ pub(super) async fn receive_as(
     arrivals: &[Arrival],
     state: State,
 ) -> Result<Begun, Fault> {
+    let arrivals = &*inbox::vouched(arrivals);
     let firsts = inbox::firsts(arrivals);
     let columns = Columns::of(firsts.iter().map(|index| &arrivals[*index]));
     let asked = state as u8 as i16;
@@ -148,6 +150,43 @@ pub async fn set_aside(tx: &Transaction<'_>, group: &str, letters: &[SetAside<'_
         put_aside(tx, group, letter).await.map_err(|fault| fault.error())?;
     }
     Ok(())
+}
+
+/// Keeps messages that failed in a transaction that is gone. One that somebody else has applied since stays
+/// applied, and gets no letter.
+pub(super) async fn set_aside_later(
+    tx: &Transaction<'_>,
+    group: &str,
+    letters: &[SetAside<'_>],
+) -> Result<(), Error> {
+    for letter in letters {
+        if let (Some(id), None) = (letter.id, letter.letter)
+            && is_done(tx, group, letter.message, id).await.map_err(|fault| fault.error())?
+        {
+            continue;
+        }
+        put_aside(tx, group, letter).await.map_err(|fault| fault.error())?;
+    }
+    Ok(())
+}
+
+async fn is_done(
+    tx: &Transaction<'_>,
+    group: &str,
+    message: &inbox::Incoming,
+    id: &inbox::Id,
+) -> Result<bool, Fault> {
+    let (id, hash) = (id.as_str(), Sha256::digest(&message.payload));
+    let size = i32::try_from(message.payload.len()).unwrap_or(i32::MAX);
+    let params: [Param<'_>; 5] = [
+        (&group, Type::TEXT),
+        (&message.source, Type::TEXT),
+        (&id, Type::TEXT),
+        (&size, Type::INT4),
+        (&&hash[..], Type::BYTEA),
+    ];
+    let rows = tx.query_typed(CLAIM, &params).await.map_err(|error| Fault::of(&error))?;
+    Ok(get(rows.first().ok_or_else(no_row)?, 0)?)
 }
 
 async fn put_aside(tx: &Transaction<'_>, group: &str, letter: &SetAside<'_>) -> Result<(), Fault> {

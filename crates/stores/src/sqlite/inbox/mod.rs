@@ -53,6 +53,7 @@ fn receive_as(
     now: Timestamp,
     asked: State,
 ) -> Result<Begun, Fault> {
+    let arrivals = &*inbox::vouched(arrivals);
     let mut begin = conn.prepare_cached(include_str!("../sql/inbox_begin.sql"))?;
     let number = begin.query_row(params![group, now.as_micros(), arrivals.len() as i64], |row| row.get(0))?;
     let mut found = Vec::with_capacity(arrivals.len());
@@ -192,6 +193,17 @@ pub fn set_aside(
     now: Timestamp,
 ) -> Result<(), Error> {
     set_aside_in(tx, group, letters, now).map_err(|fault| told(tx, &fault))
+}
+
+/// Whether somebody else has applied a message since it failed: it stays applied, and gets no letter.
+fn is_done(conn: &Connection, group: &str, letter: &SetAside<'_>) -> Result<bool, Fault> {
+    let (Some(id), None) = (letter.id, letter.letter) else { return Ok(false) };
+    let mut look = conn.prepare_cached(include_str!("../sql/inbox_entry.sql"))?;
+    let entry = look.query_row(params![group, letter.message.source, id.as_str()], |row| {
+        Ok((row.get::<_, [u8; 32]>(0)?, row.get::<_, u8>(1)?))
+    });
+    let hash: [u8; 32] = Sha256::digest(&letter.message.payload).into();
+    Ok(entry.optional()? == Some((hash, State::Done as u8)))
 }
 
 fn set_aside_in(
