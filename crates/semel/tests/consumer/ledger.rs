@@ -20,6 +20,7 @@ crate::on_every_database!(
     the_sweep_deletes_what_is_old_and_settled_and_nothing_else,
     sweeping_beside_consumers_holds_nobody_up,
     a_call_without_a_result_is_made_again_and_with_one_never,
+    a_call_without_a_result_waits_while_its_key_is_parked,
     payload_hash_size_and_time_are_kept_for_inspection,
 );
 
@@ -194,6 +195,27 @@ async fn a_call_without_a_result_is_made_again_and_with_one_never(world: World) 
     assert_eq!(world.inbox.intend(&batch).await.unwrap(), [New], "a crash before the result calls again");
     world.inbox.finish(&batch, &[Duration::from_millis(5)]).await.unwrap();
     assert_eq!(world.inbox.intend(&batch).await.unwrap(), [Duplicate]);
+}
+
+async fn a_call_without_a_result_waits_while_its_key_is_parked(world: World) {
+    // G-41, G-47: both calls began, then the first failed and was set aside.
+    let (first, second) = (arrival("1", Some("k"), "a"), arrival("2", Some("k"), "b"));
+    let batch =
+        |arrivals: &[Arrival]| Batch { group: "g".into(), arrivals: arrivals.to_vec(), offsets: Vec::new() };
+    let both = batch(&[first.clone(), second.clone()]);
+    assert_eq!(world.inbox.intend(&both).await.unwrap(), [New, New]);
+    world.inbox.set_aside("g", &[later(&first)], &[]).await.unwrap();
+    assert_eq!(world.inbox.intend(&batch(&[second.clone()])).await.unwrap(), [Behind]);
+    assert_eq!(world.inbox.intend(&batch(&[second.clone()])).await.unwrap(), [Duplicate], "it has a letter");
+
+    for expected in [first, second] {
+        let due = world.inbox.due("g", 9).await.unwrap();
+        let [letter] = &due[..] else { panic!("one at a time: {due:?}") };
+        assert_eq!(letter.id.as_ref(), Some(&expected.id), "in their order");
+        let again = batch(&[Arrival { letter: Some(letter.number), ..expected }]);
+        world.inbox.finish(&again, &[Duration::from_millis(5)]).await.unwrap();
+    }
+    assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty());
 }
 
 async fn payload_hash_size_and_time_are_kept_for_inspection(world: World) {

@@ -70,6 +70,9 @@ pub(super) async fn receive_as(
             Some(received) => received,
             None => look(tx, group, &arrivals[*index], state).await?,
         };
+        // Also a call that began before and has no result waits while its key is parked.
+        let is_behind = received == Received::New && arrivals[*index].letter.is_none() && get(row, 3)?;
+        let received = if is_behind { Received::Behind } else { received };
         found.push((*index, received));
     }
     if rows.len() != firsts.len() {

@@ -92,6 +92,10 @@ impl Step<'_> {
         if let Some((hash, state)) = entry.optional()? {
             let state = State::from_byte(state).ok_or_else(|| Fault::damaged("a state of the ledger"))?;
             let judged = inbox::judge(arrival, Entry { hash, state }, asked);
+            // Also a call that began before and has no result waits while its key is parked.
+            if judged == Received::New && self.is_parked(arrival)? {
+                return Ok(Received::Behind);
+            }
             if judged != Received::Duplicate || state != State::Aside || !self.is_rightful(arrival)? {
                 return Ok(judged);
             }
@@ -117,6 +121,12 @@ impl Step<'_> {
         Ok(take.execute(params![group, letter])? == 1)
     }
 
+    fn is_parked(&self, arrival: &Arrival) -> Result<bool, Fault> {
+        let Some(key) = arrival.message.ordering_key() else { return Ok(false) };
+        let mut parked = self.conn.prepare_cached(include_str!("../sql/inbox_parked.sql"))?;
+        Ok(parked.query_row(params![self.group, arrival.message.source, key], |row| row.get(0))?)
+    }
+
     fn is_stale(&self, arrival: &Arrival) -> Result<bool, Fault> {
         let (Some(key), Some(fence)) = (arrival.message.ordering_key(), arrival.fence) else {
             return Ok(false);
@@ -135,8 +145,7 @@ impl Step<'_> {
         if self.is_stale(arrival)? {
             return Ok(Received::Stale);
         }
-        let mut parked = conn.prepare_cached(include_str!("../sql/inbox_parked.sql"))?;
-        if parked.query_row(params![group, source, key], |row| row.get(0))? {
+        if self.is_parked(arrival)? {
             return Ok(Received::Behind);
         }
         if let Some(fence) = arrival.fence {
