@@ -16,6 +16,7 @@ crate::on_every_database!(
     a_failed_batch_leaves_no_effect_and_no_row,
     what_somebody_else_applied_meanwhile_is_not_set_aside,
     groups_and_sources_have_ledgers_of_their_own,
+    a_place_that_is_used_again_loses_no_message,
     two_transactions_with_the_same_messages_apply_them_once,
     the_sweep_deletes_what_is_old_and_settled_and_nothing_else,
     sweeping_beside_consumers_holds_nobody_up,
@@ -125,6 +126,32 @@ async fn groups_and_sources_have_ledgers_of_their_own(world: World) {
     let batch = Batch { group: "h".into(), arrivals: vec![one], offsets: Vec::new() };
     assert_eq!(world.apply.apply(&batch).await.unwrap(), committed(&[New]));
     assert_eq!(world.effects().await.len(), 3);
+}
+
+async fn a_place_that_is_used_again_loses_no_message(world: World) {
+    // G-45: a stream was deleted and made again, and its sequences begin anew.
+    let at = |id, payload| {
+        let mut arrival = arrival(id, None, payload);
+        arrival.message.place = "7".into();
+        arrival
+    };
+    let arrivals = [at("1", "a"), at("2", "a"), at("3", "c"), at("3", "d")];
+    let named = arrivals.iter().map(|arrival| SetAside { aside: Aside::Dead, ..later(arrival) });
+    let nameless = arrivals[2..].iter().map(|arrival| SetAside { id: None, ..later(arrival) });
+    let letters: Vec<_> = named.chain(nameless).collect();
+    for delivery in ["first", "second"] {
+        for letter in &letters {
+            world.inbox.set_aside("g", std::slice::from_ref(letter), &[]).await.unwrap();
+        }
+        let kept = world.inbox.letters("g", None, 0, 99).await.unwrap();
+        let kept: Vec<_> = kept
+            .iter()
+            .map(|one| (one.id.as_ref().map(|id| id.as_str()), &one.message.payload[..]))
+            .collect();
+        let all: Vec<_> =
+            letters.iter().map(|one| (one.id.map(|id| id.as_str()), &one.message.payload[..])).collect();
+        assert_eq!(kept, all, "a letter each, after the {delivery} delivery");
+    }
 }
 
 async fn two_transactions_with_the_same_messages_apply_them_once(world: World) {

@@ -75,7 +75,7 @@ CREATE TABLE semel_inbox_letter (
     aside     smallint NOT NULL CHECK (aside BETWEEN 1 AND 4),
     grp       text     NOT NULL,
     source    text     NOT NULL,
-    -- Where it lies at the source: a second delivery must not make a second letter.
+    -- Where it lies at the source.
     place     text     NOT NULL,
     id        text,
     subject   text     NOT NULL,
@@ -85,9 +85,15 @@ CREATE TABLE semel_inbox_letter (
     own_key   text,
     headers   text     NOT NULL,
     reason    text     NOT NULL,
-    payload   bytea    NOT NULL,
-    CONSTRAINT semel_inbox_letter_place UNIQUE (grp, source, place)
+    -- SHA-256 of the payload.
+    hash      bytea    NOT NULL CHECK (octet_length(hash) = 32),
+    payload   bytea    NOT NULL
 );
+
+-- A second delivery must not make a second letter. The place alone does not tell: the places of a stream
+-- that is made anew begin again, and then another message lies there. No id is empty.
+CREATE UNIQUE INDEX semel_inbox_letter_place
+ON semel_inbox_letter (grp, source, place, coalesce(id, ''), hash);
 
 -- Is a key parked, and which letter is its first?
 CREATE INDEX semel_inbox_letter_parked ON semel_inbox_letter (grp, source, key, number) WHERE aside <> 4;

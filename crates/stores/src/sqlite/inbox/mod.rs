@@ -230,8 +230,8 @@ fn set_aside_in(
             continue;
         }
         let message = letter.message;
+        let hash: [u8; 32] = Sha256::digest(&message.payload).into();
         if let Some(id) = letter.id {
-            let hash: [u8; 32] = Sha256::digest(&message.payload).into();
             let size = message.payload.len() as i64;
             let values = params![
                 group,
@@ -260,6 +260,7 @@ fn set_aside_in(
             inbox::headers_text(&message.headers),
             reason,
             &message.payload[..],
+            hash,
         ])?;
     }
     Ok(())
