@@ -95,8 +95,8 @@ pub fn firsts(arrivals: &[Arrival]) -> Vec<usize> {
 pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Received> {
     let found: HashMap<usize, Received> = found.iter().copied().collect();
     let mut hashes: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
-    let mut parked: HashSet<(&str, &str)> = HashSet::new();
-    let mut furthest: HashMap<(&str, u16, &str), (u64, u64)> = HashMap::new();
+    let mut parked: HashSet<(&str, Cow<'_, str>)> = HashSet::new();
+    let mut furthest: HashMap<(&str, u16, Cow<'_, str>), (u64, u64)> = HashMap::new();
     let mut all = Vec::with_capacity(arrivals.len());
     for (index, arrival) in arrivals.iter().enumerate() {
         let source = &*arrival.message.source;
@@ -107,17 +107,17 @@ pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Receiv
             None => Received::Conflict,
         };
         hashes.entry((source, arrival.id.as_str())).or_insert(arrival.hash);
-        if let (Received::New, Some(fence), Some(key), None) = (received, arrival.fence, key, arrival.letter)
+        if let (Received::New, Some(fence), Some(key), None) = (received, arrival.fence, &key, arrival.letter)
         {
             let (epoch, sequence) =
-                furthest.entry((source, fence.lane, key)).or_insert((fence.epoch, fence.sequence));
+                furthest.entry((source, fence.lane, key.clone())).or_insert((fence.epoch, fence.sequence));
             if fence.epoch < *epoch && fence.sequence <= *sequence {
                 received = Received::Stale;
             }
             (*epoch, *sequence) = (fence.epoch.max(*epoch), fence.sequence.max(*sequence));
         }
         if let Some(key) = key {
-            if received == Received::New && parked.contains(&(source, key)) {
+            if received == Received::New && parked.contains(&(source, key.clone())) {
                 received = Received::Behind;
             }
             if matches!(received, Received::Conflict | Received::Behind) {

@@ -17,6 +17,7 @@ crate::on_every_database!(
     what_somebody_else_applied_meanwhile_is_not_set_aside,
     groups_and_sources_have_ledgers_of_their_own,
     a_place_that_is_used_again_loses_no_message,
+    a_key_no_index_takes_keeps_its_order_all_the_same,
     two_transactions_with_the_same_messages_apply_them_once,
     the_sweep_deletes_what_is_old_and_settled_and_nothing_else,
     sweeping_beside_consumers_holds_nobody_up,
@@ -152,6 +153,27 @@ async fn a_place_that_is_used_again_loses_no_message(world: World) {
             letters.iter().map(|one| (one.id.map(|id| id.as_str()), &one.message.payload[..])).collect();
         assert_eq!(kept, all, "a letter each, after the {delivery} delivery");
     }
+}
+
+async fn a_key_no_index_takes_keeps_its_order_all_the_same(world: World) {
+    // G-41
+    for (n, key) in ["a\0b".to_owned(), "long".repeat(4000)].iter().enumerate() {
+        let of = |name: &str, payload| arrival(&format!("{n}{name}"), Some(key), payload);
+        assert_eq!(world.apply(&[of("1", "a")]).await, committed(&[New]));
+        assert_eq!(world.apply(&[of("1", "z"), of("2", "b")]).await, committed(&[Conflict, Behind]));
+        assert_eq!(world.apply(&[of("3", "c")]).await, committed(&[Behind]));
+        let letters = world.inbox.letters("g", None, 0, 9).await.unwrap();
+        world.inbox.judge("g", letters[0].number, &Verdict::Discard).await.unwrap();
+        for name in ["2", "3"] {
+            let letter = world.inbox.due("g", 9).await.unwrap().remove(0);
+            assert_eq!(letter.id.as_ref().unwrap().as_str(), format!("{n}{name}"));
+            assert_eq!(letter.message.ordering_key(), of("2", "b").message.ordering_key());
+            let again = Arrival::of(letter.id.unwrap(), letter.message);
+            let again = Arrival { letter: Some(letter.number), ..again };
+            assert_eq!(world.apply(&[again]).await, committed(&[New]));
+        }
+    }
+    assert_eq!(world.effects().await, ["01", "02", "03", "11", "12", "13"]);
 }
 
 async fn two_transactions_with_the_same_messages_apply_them_once(world: World) {

@@ -10,6 +10,7 @@ mod joined;
 mod letters;
 mod store;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use semel_core::error::Error;
@@ -210,6 +211,7 @@ async fn put_aside(tx: &Transaction<'_>, group: &str, letter: &SetAside<'_>) -> 
     }
     let message = letter.message;
     let (id, key) = (letter.id.map(inbox::Id::as_str), message.ordering_key());
+    let own_key = message.kept_key();
     let headers = inbox::headers_text(&message.headers);
     let (payload, hash) = (&message.payload[..], Sha256::digest(&message.payload));
     let params: [Param<'_>; 14] = [
@@ -219,7 +221,7 @@ async fn put_aside(tx: &Transaction<'_>, group: &str, letter: &SetAside<'_>) -> 
         (&id, Type::TEXT),
         (&message.subject, Type::TEXT),
         (&key, Type::TEXT),
-        (&message.key, Type::TEXT),
+        (&own_key, Type::TEXT),
         (&headers, Type::TEXT),
         (&aside, Type::INT2),
         (&tries, Type::INT4),
@@ -246,7 +248,7 @@ struct Columns<'a> {
     ids: Vec<&'a str>,
     hashes: Vec<&'a [u8]>,
     sizes: Vec<i32>,
-    keys: Vec<Option<&'a str>>,
+    keys: Vec<Option<Cow<'a, str>>>,
     lanes: Vec<Option<i32>>,
     epochs: Vec<Option<i64>>,
     sequences: Vec<Option<i64>>,

@@ -252,7 +252,7 @@ fn set_aside_in(
             letter.id.map(inbox::Id::as_str),
             message.subject,
             message.ordering_key(),
-            message.key,
+            message.kept_key(),
             aside,
             letter.tries,
             now.as_micros(),
