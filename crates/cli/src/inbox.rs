@@ -126,7 +126,7 @@ fn show(letter: &Letter, payloads: bool) {
         Aside::Stale => "stale",
     };
     let id = letter.id.as_ref().map_or("(no id)", Id::as_str);
-    let key = letter.message.ordering_key().unwrap_or("-");
+    let key = letter.message.ordering_key().unwrap_or("-".into());
     println!(
         "{:>8}  {kind:<6} {}  id {id}  key {key}  {} at {}  tries {}",
         letter.number,

@@ -21,7 +21,7 @@ use std::time::Duration;
 pub use arrival::{
     Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, Nameless, NoId, headers_of, headers_text,
 };
-pub use order::{Entry, State, firsts, in_order, judge};
+pub use order::{Entry, State, firsts, in_order, judge, vouched};
 pub use retention::{Horizon, Retention, TooShort};
 
 use crate::clock::Timestamp;
@@ -41,8 +41,8 @@ pub enum Received {
     Duplicate,
     /// Its id was used before for another payload. Nobody knows which is right: a dead letter.
     Conflict,
-    /// Published by a relay that had lost its lane, after its successor had gone further: kept, not
-    /// applied.
+    /// Published by a relay that had lost its lane, below what its successor had got applied: kept, not
+    /// applied. The successor's own copy of it is new.
     Stale,
     /// An earlier message of its key is set aside: it waits behind it.
     Behind,
@@ -314,7 +314,8 @@ pub trait Inbox: Send + Sync + 'static {
     fn finish<'a>(&'a self, batch: &'a Batch, took: &'a [Duration]) -> Pending<'a, Kept>;
 
     /// Sets messages aside, with ledger rows for those that have an id, and moves the offsets. Repeating
-    /// it does not add a second letter for the same place in the source.
+    /// it does not add a second letter for the same place in the source. A message that somebody else has
+    /// applied since it failed stays applied and gets no letter; the offsets move on.
     fn set_aside<'a>(
         &'a self,
         group: &'a str,

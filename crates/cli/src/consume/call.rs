@@ -82,7 +82,7 @@ impl Call {
         for (index, arrival) in arrivals.iter().enumerate() {
             if received[index] == Received::New {
                 let line = match arrival.message.ordering_key() {
-                    Some(key) => (true, key.to_owned()),
+                    Some(key) => (true, key.into_owned()),
                     None => (false, index.to_string()),
                 };
                 lines.entry(line).or_default().push(index);
@@ -133,10 +133,11 @@ impl Call {
         }
         headers.entry(CONTENT_TYPE).or_insert(HeaderValue::from_static("application/octet-stream"));
         headers.insert("idempotency-key", id);
+        let key = arrival.message.ordering_key();
         let also = [
             ("semel-source", Some(arrival.message.source.as_str())),
             ("semel-subject", Some(arrival.message.subject.as_str())),
-            ("semel-key", arrival.message.ordering_key()),
+            ("semel-key", key.as_deref()),
         ];
         for (name, value) in also {
             if let Some(Ok(value)) = value.map(HeaderValue::from_str) {

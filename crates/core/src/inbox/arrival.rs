@@ -1,5 +1,6 @@
 //! A message as it arrives, and what makes it the same message the next time.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -11,6 +12,8 @@ use crate::mutant;
 
 /// Longest id of a message.
 pub const ID_CHARS_MAX: usize = 255;
+/// Longest ordering key that is kept as it is, in bytes.
+const ORDERING_KEY_BYTES_MAX: usize = 512;
 
 /// Headers that name a message, in the order they are asked.
 const ID_HEADERS: [&str; 4] = ["semel-id", "nats-msg-id", "ce-id", "ce_id"];
@@ -115,11 +118,27 @@ impl Incoming {
         self.headers.iter().find(|header| header.name == name).map(|header| header.value.as_str())
     }
 
-    /// The key its order is kept by: the source's own, or a header's.
-    pub fn ordering_key(&self) -> Option<&str> {
+    /// The key its order is kept by: the source's own, or a header's. Producers may write what no index of
+    /// a database takes; a key that is too long or has control characters is known by its SHA-256.
+    pub fn ordering_key(&self) -> Option<Cow<'_, str>> {
         let named = || KEY_HEADERS.iter().find_map(|name| self.header(name));
-        self.key.as_deref().or_else(named).filter(|key| !key.is_empty())
+        self.key.as_deref().or_else(named).filter(|key| !key.is_empty()).map(indexable)
     }
+
+    /// The source's own key as every store can keep it: one with a NUL is known by its SHA-256. The ordering
+    /// key stays the same.
+    pub fn kept_key(&self) -> Option<Cow<'_, str>> {
+        let key = self.key.as_deref()?;
+        Some(if key.contains('\0') { indexable(key) } else { key.into() })
+    }
+}
+
+fn indexable(key: &str) -> Cow<'_, str> {
+    if key.len() <= ORDERING_KEY_BYTES_MAX && !key.chars().any(char::is_control) {
+        return key.into();
+    }
+    let hash = Sha256::digest(key.as_bytes());
+    hash.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}")).into()
 }
 
 /// Headers as one text, for stores that keep a message: a line each, name and value with a tab between.
@@ -322,10 +341,32 @@ mod tests {
     }
 
     #[test]
+    fn a_key_no_index_takes_is_known_by_its_digest() {
+        // G-41
+        let of = |key: &str| Incoming { key: Some(key.into()), ..Incoming::default() };
+        let fits = "k".repeat(ORDERING_KEY_BYTES_MAX);
+        assert_eq!(of(&fits).ordering_key().as_deref(), Some(&*fits));
+        let long = format!("{fits}k");
+        for odd in ["a\0b", "a\nb", &*long] {
+            let message = of(odd);
+            let key = message.ordering_key().unwrap();
+            assert!(key.starts_with("sha256:") && key.len() == 7 + 64, "{key}");
+            let kept = Incoming { key: message.kept_key().map(Cow::into_owned), ..Incoming::default() };
+            assert_eq!(kept.ordering_key(), message.ordering_key(), "the same from its letter");
+            assert!(!kept.key.unwrap().contains('\0'));
+        }
+        assert_eq!(
+            of("a\0b").ordering_key().as_deref(),
+            Some("sha256:59b271ae1bbcb1d31d41929817f4b16fb439eb4f31520b5ad1d5ce98920a7138"),
+        );
+        assert_ne!(of("a\0b").ordering_key(), of("a\0c").ordering_key());
+    }
+
+    #[test]
     fn the_sources_own_key_comes_before_a_header() {
         let named = message(&[("semel-key", "order-7")]);
-        assert_eq!(named.ordering_key(), Some("order-7"));
-        assert_eq!(Incoming { key: Some("k".into()), ..named }.ordering_key(), Some("k"));
+        assert_eq!(named.ordering_key().as_deref(), Some("order-7"));
+        assert_eq!(Incoming { key: Some("k".into()), ..named }.ordering_key().as_deref(), Some("k"));
         assert_eq!(message(&[("semel-key", "")]).ordering_key(), None);
     }
 }

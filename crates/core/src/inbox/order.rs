@@ -1,5 +1,6 @@
 //! What a batch is, message by message: the decisions every store takes the same way.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use super::{Arrival, Received};
@@ -48,6 +49,31 @@ pub fn judge(arrival: &Arrival, entry: Entry, asked: State) -> Received {
     }
 }
 
+/// Gives every copy of a message the newest holding any copy in the batch was published under: where the
+/// rightful holder of a lane vouches for a message, its first copy is not stale.
+pub fn vouched(arrivals: &[Arrival]) -> Cow<'_, [Arrival]> {
+    let name = |arrival: &Arrival| (arrival.message.source.clone(), arrival.id.clone(), arrival.hash);
+    let mut copies: HashSet<(&str, &str)> = HashSet::with_capacity(arrivals.len());
+    if arrivals.iter().all(|one| one.fence.is_none() || copies.insert((&one.message.source, one.id.as_str())))
+    {
+        return Cow::Borrowed(arrivals);
+    }
+    let mut newest = HashMap::new();
+    for arrival in arrivals {
+        if let Some(fence) = arrival.fence {
+            let last = newest.entry(name(arrival)).or_insert(fence);
+            if (last.lane, last.sequence) == (fence.lane, fence.sequence) && fence.epoch > last.epoch {
+                *last = fence;
+            }
+        }
+    }
+    let vouched = |arrival: &Arrival| match newest.get(&name(arrival)) {
+        Some(fence) if arrival.fence.is_some() => Arrival { fence: Some(*fence), ..arrival.clone() },
+        _ => arrival.clone(),
+    };
+    Cow::Owned(arrivals.iter().map(vouched).collect())
+}
+
 /// The first message of each id; the others are judged by [`in_order`].
 pub fn firsts(arrivals: &[Arrival]) -> Vec<usize> {
     let mut seen = HashSet::with_capacity(arrivals.len());
@@ -62,11 +88,15 @@ pub fn firsts(arrivals: &[Arrival]) -> Vec<usize> {
 
 /// The whole batch from what the ledger said of [`firsts`]: later copies are duplicates or conflicts of the
 /// first, and whatever comes after a message that is set aside waits behind it.
+///
+/// Stale is only what an older holder of a lane publishes below what was applied already. In one holding
+/// nothing is: transactions that overlap commit out of the order of their numbers. What an older holder
+/// publishes further on is the next of the same list, and its successor's copy is then a duplicate.
 pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Received> {
     let found: HashMap<usize, Received> = found.iter().copied().collect();
     let mut hashes: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
-    let mut parked: HashSet<(&str, &str)> = HashSet::new();
-    let mut furthest: HashMap<(&str, u16, &str), (u64, u64)> = HashMap::new();
+    let mut parked: HashSet<(&str, Cow<'_, str>)> = HashSet::new();
+    let mut furthest: HashMap<(&str, u16, Cow<'_, str>), (u64, u64)> = HashMap::new();
     let mut all = Vec::with_capacity(arrivals.len());
     for (index, arrival) in arrivals.iter().enumerate() {
         let source = &*arrival.message.source;
@@ -77,17 +107,17 @@ pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Receiv
             None => Received::Conflict,
         };
         hashes.entry((source, arrival.id.as_str())).or_insert(arrival.hash);
-        if let (Received::New, Some(fence), Some(key), None) = (received, arrival.fence, key, arrival.letter)
+        if let (Received::New, Some(fence), Some(key), None) = (received, arrival.fence, &key, arrival.letter)
         {
-            let mark = (fence.epoch, fence.sequence);
-            let last = furthest.entry((source, fence.lane, key)).or_insert(mark);
-            if mark < *last {
+            let (epoch, sequence) =
+                furthest.entry((source, fence.lane, key.clone())).or_insert((fence.epoch, fence.sequence));
+            if fence.epoch < *epoch && fence.sequence <= *sequence {
                 received = Received::Stale;
             }
-            *last = mark.max(*last);
+            (*epoch, *sequence) = (fence.epoch.max(*epoch), fence.sequence.max(*sequence));
         }
         if let Some(key) = key {
-            if received == Received::New && parked.contains(&(source, key)) {
+            if received == Received::New && parked.contains(&(source, key.clone())) {
                 received = Received::Behind;
             }
             if matches!(received, Received::Conflict | Received::Behind) {
@@ -159,5 +189,10 @@ mod tests {
         let batch = [fenced("1", 2, 6), fenced("2", 1, 5), fenced("3", 2, 7)];
         let all = in_order(&batch, &[(0, Received::New), (1, Received::New), (2, Received::New)]);
         assert_eq!(all, [Received::New, Received::Stale, Received::New]);
+
+        // G-40: overlapping transactions of one holding, and a zombie that is ahead.
+        let batch = [fenced("1", 2, 6), fenced("2", 2, 5), fenced("3", 1, 7)];
+        let all = in_order(&batch, &[(0, Received::New), (1, Received::New), (2, Received::New)]);
+        assert_eq!(all, [Received::New; 3]);
     }
 }

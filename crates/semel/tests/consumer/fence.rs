@@ -9,6 +9,9 @@ crate::on_every_database!(
     a_zombie_with_an_old_generation_commits_nothing,
     an_offset_goes_forward_only_and_with_the_effect,
     what_a_zombie_relay_publishes_late_is_kept_and_not_applied,
+    a_late_commit_of_the_same_holding_is_applied,
+    a_zombie_relay_in_between_leaves_each_message_applied_once_and_in_order,
+    the_rightful_copy_of_a_stale_message_is_applied,
 );
 
 fn offset(generation: u64, first: i64, next: i64) -> Vec<Offset> {
@@ -46,18 +49,57 @@ async fn an_offset_goes_forward_only_and_with_the_effect(world: World) {
     assert_eq!(world.effects().await, ["1"]);
 }
 
+fn fenced(id: &str, epoch: u64, sequence: u64) -> Arrival {
+    Arrival { fence: Some(Fence { lane: 3, epoch, sequence }), ..arrival(id, Some("k"), id) }
+}
+
 async fn what_a_zombie_relay_publishes_late_is_kept_and_not_applied(world: World) {
     // G-42
-    let fenced = |id: &str, epoch, sequence| -> Arrival {
-        Arrival { fence: Some(Fence { lane: 3, epoch, sequence }), ..arrival(id, Some("k"), id) }
-    };
     let apply = async |arrival: Arrival| world.apply(&[arrival]).await;
     assert_eq!(apply(fenced("1", 1, 5)).await, Applied::Committed(vec![New]));
     assert_eq!(apply(fenced("2", 2, 6)).await, Applied::Committed(vec![New]));
     assert_eq!(apply(fenced("1", 1, 5)).await, Applied::Committed(vec![Duplicate]), "known by its id first");
-    assert_eq!(apply(fenced("x", 1, 9)).await, Applied::Committed(vec![Stale]));
+    // Below what was applied. Above it, it would be the next of the same list, see below.
+    assert_eq!(apply(fenced("x", 1, 4)).await, Applied::Committed(vec![Stale]));
+    assert_eq!(apply(fenced("x", 1, 4)).await, Applied::Committed(vec![Duplicate]), "one letter is enough");
     assert_eq!(apply(fenced("3", 2, 7)).await, Applied::Committed(vec![New]), "its key does not wait");
     assert_eq!(world.effects().await, ["1", "2", "3"]);
     let kept = world.inbox.letters("g", Some(Aside::Stale), 0, 9).await.unwrap();
     assert_eq!(kept.len(), 1, "nothing is lost");
+}
+
+async fn a_late_commit_of_the_same_holding_is_applied(world: World) {
+    // G-40: transactions that overlap commit out of the order of their numbers.
+    assert_eq!(world.apply(&[fenced("6", 1, 6)]).await, Applied::Committed(vec![New]));
+    assert_eq!(world.apply(&[fenced("5", 1, 5)]).await, Applied::Committed(vec![New]));
+    let batch = [fenced("8", 1, 8), fenced("7", 1, 7)];
+    assert_eq!(world.apply(&batch).await, Applied::Committed(vec![New, New]));
+    assert_eq!(world.effects().await, ["6", "5", "8", "7"]);
+    assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty());
+}
+
+async fn a_zombie_relay_in_between_leaves_each_message_applied_once_and_in_order(world: World) {
+    // G-42
+    assert_eq!(world.apply(&[fenced("6", 2, 6)]).await, Applied::Committed(vec![New]));
+    let zombie = [fenced("7", 1, 7), fenced("8", 1, 8), fenced("9", 1, 9)];
+    assert_eq!(world.apply(&zombie).await, Applied::Committed(vec![New; 3]), "the next of the same list");
+    let rightful = [fenced("7", 2, 7), fenced("8", 2, 8), fenced("9", 2, 9), fenced("10", 2, 10)];
+    let all = Applied::Committed(vec![Duplicate, Duplicate, Duplicate, New]);
+    assert_eq!(world.apply(&rightful).await, all);
+    assert_eq!(world.effects().await, ["6", "7", "8", "9", "10"]);
+    assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty());
+}
+
+async fn the_rightful_copy_of_a_stale_message_is_applied(world: World) {
+    // G-42, G-45
+    let apply = async |arrival: Arrival| world.apply(&[arrival]).await;
+    assert_eq!(apply(fenced("6", 2, 6)).await, Applied::Committed(vec![New]));
+    assert_eq!(apply(fenced("5", 1, 5)).await, Applied::Committed(vec![Stale]));
+    assert_eq!(apply(fenced("5", 2, 5)).await, Applied::Committed(vec![New]), "the successor's late commit");
+    assert_eq!(apply(fenced("5", 2, 5)).await, Applied::Committed(vec![Duplicate]));
+    assert_eq!(apply(fenced("5", 1, 5)).await, Applied::Committed(vec![Duplicate]));
+    let both = [fenced("4", 1, 4), fenced("4", 2, 4)];
+    assert_eq!(world.apply(&both).await, Applied::Committed(vec![New, Duplicate]), "also in one batch");
+    assert_eq!(world.effects().await, ["6", "5", "4"]);
+    assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty(), "its letter is taken away");
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use semel::inbox::Received::{Behind, Conflict, Duplicate, New};
-use semel::inbox::{Applied, Aside, Batch, Failure, Judged, Overview, Received, Verdict};
+use semel::inbox::{
+    Applied, Arrival, Aside, Batch, Failure, Judged, Kept, Offset, Overview, Received, SetAside, Verdict,
+};
 
 use crate::world::{World, arrival};
 
@@ -12,11 +14,15 @@ crate::on_every_database!(
     copies_in_one_batch_have_one_effect,
     another_payload_under_the_same_id_is_a_dead_letter_and_parks_its_key,
     a_failed_batch_leaves_no_effect_and_no_row,
+    what_somebody_else_applied_meanwhile_is_not_set_aside,
     groups_and_sources_have_ledgers_of_their_own,
+    a_place_that_is_used_again_loses_no_message,
+    a_key_no_index_takes_keeps_its_order_all_the_same,
     two_transactions_with_the_same_messages_apply_them_once,
     the_sweep_deletes_what_is_old_and_settled_and_nothing_else,
     sweeping_beside_consumers_holds_nobody_up,
     a_call_without_a_result_is_made_again_and_with_one_never,
+    a_call_without_a_result_waits_while_its_key_is_parked,
     payload_hash_size_and_time_are_kept_for_inspection,
 );
 
@@ -81,6 +87,37 @@ async fn a_failed_batch_leaves_no_effect_and_no_row(world: World) {
     assert_eq!(world.apply(&[batch[0].clone(), batch[2].clone()]).await, committed(&[New, New]));
 }
 
+fn later(arrival: &Arrival) -> SetAside<'_> {
+    SetAside {
+        message: &arrival.message,
+        id: Some(&arrival.id),
+        letter: None,
+        aside: Aside::Later,
+        reason: "not today".into(),
+        tries: 1,
+        again_in: Duration::ZERO,
+    }
+}
+
+async fn what_somebody_else_applied_meanwhile_is_not_set_aside(world: World) {
+    // G-45: one consumer failed and rolled back, another applied its copy, then the first sets it aside.
+    let one = arrival("1", Some("k"), "a");
+    assert_eq!(world.apply(&[one.clone()]).await, committed(&[New]));
+    let generation = world.inbox.assign("g", "orders", 0).await.unwrap().generation;
+    let offsets = [Offset { topic: "orders".into(), partition: 0, generation, first: 0, next: 1 }];
+    assert_eq!(world.inbox.set_aside("g", &[later(&one)], &offsets).await.unwrap(), Kept::Kept);
+    assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty());
+    assert!(world.inbox.due("g", 9).await.unwrap().is_empty(), "nothing to apply again");
+    assert_eq!(world.inbox.assign("g", "orders", 0).await.unwrap().next, Some(1), "it goes on");
+    assert_eq!(world.apply(&[one]).await, committed(&[Duplicate]));
+    assert_eq!(world.effects().await, ["1"]);
+
+    // Nobody applied this one, and another payload under a known id is still kept.
+    let (open, other) = (arrival("2", Some("j"), "b"), arrival("1", Some("i"), "z"));
+    world.inbox.set_aside("g", &[later(&open), later(&other)], &[]).await.unwrap();
+    assert_eq!(world.inbox.letters("g", None, 0, 9).await.unwrap().len(), 2);
+}
+
 async fn groups_and_sources_have_ledgers_of_their_own(world: World) {
     // G-45
     let one = arrival("1", None, "a");
@@ -90,6 +127,53 @@ async fn groups_and_sources_have_ledgers_of_their_own(world: World) {
     let batch = Batch { group: "h".into(), arrivals: vec![one], offsets: Vec::new() };
     assert_eq!(world.apply.apply(&batch).await.unwrap(), committed(&[New]));
     assert_eq!(world.effects().await.len(), 3);
+}
+
+async fn a_place_that_is_used_again_loses_no_message(world: World) {
+    // G-45: a stream was deleted and made again, and its sequences begin anew.
+    let at = |id, payload| {
+        let mut arrival = arrival(id, None, payload);
+        arrival.message.place = "7".into();
+        arrival
+    };
+    let arrivals = [at("1", "a"), at("2", "a"), at("3", "c"), at("3", "d")];
+    let named = arrivals.iter().map(|arrival| SetAside { aside: Aside::Dead, ..later(arrival) });
+    let nameless = arrivals[2..].iter().map(|arrival| SetAside { id: None, ..later(arrival) });
+    let letters: Vec<_> = named.chain(nameless).collect();
+    for delivery in ["first", "second"] {
+        for letter in &letters {
+            world.inbox.set_aside("g", std::slice::from_ref(letter), &[]).await.unwrap();
+        }
+        let kept = world.inbox.letters("g", None, 0, 99).await.unwrap();
+        let kept: Vec<_> = kept
+            .iter()
+            .map(|one| (one.id.as_ref().map(|id| id.as_str()), &one.message.payload[..]))
+            .collect();
+        let all: Vec<_> =
+            letters.iter().map(|one| (one.id.map(|id| id.as_str()), &one.message.payload[..])).collect();
+        assert_eq!(kept, all, "a letter each, after the {delivery} delivery");
+    }
+}
+
+async fn a_key_no_index_takes_keeps_its_order_all_the_same(world: World) {
+    // G-41
+    for (n, key) in ["a\0b".to_owned(), "long".repeat(4000)].iter().enumerate() {
+        let of = |name: &str, payload| arrival(&format!("{n}{name}"), Some(key), payload);
+        assert_eq!(world.apply(&[of("1", "a")]).await, committed(&[New]));
+        assert_eq!(world.apply(&[of("1", "z"), of("2", "b")]).await, committed(&[Conflict, Behind]));
+        assert_eq!(world.apply(&[of("3", "c")]).await, committed(&[Behind]));
+        let letters = world.inbox.letters("g", None, 0, 9).await.unwrap();
+        world.inbox.judge("g", letters[0].number, &Verdict::Discard).await.unwrap();
+        for name in ["2", "3"] {
+            let letter = world.inbox.due("g", 9).await.unwrap().remove(0);
+            assert_eq!(letter.id.as_ref().unwrap().as_str(), format!("{n}{name}"));
+            assert_eq!(letter.message.ordering_key(), of("2", "b").message.ordering_key());
+            let again = Arrival::of(letter.id.unwrap(), letter.message);
+            let again = Arrival { letter: Some(letter.number), ..again };
+            assert_eq!(world.apply(&[again]).await, committed(&[New]));
+        }
+    }
+    assert_eq!(world.effects().await, ["01", "02", "03", "11", "12", "13"]);
 }
 
 async fn two_transactions_with_the_same_messages_apply_them_once(world: World) {
@@ -160,6 +244,27 @@ async fn a_call_without_a_result_is_made_again_and_with_one_never(world: World) 
     assert_eq!(world.inbox.intend(&batch).await.unwrap(), [New], "a crash before the result calls again");
     world.inbox.finish(&batch, &[Duration::from_millis(5)]).await.unwrap();
     assert_eq!(world.inbox.intend(&batch).await.unwrap(), [Duplicate]);
+}
+
+async fn a_call_without_a_result_waits_while_its_key_is_parked(world: World) {
+    // G-41, G-47: both calls began, then the first failed and was set aside.
+    let (first, second) = (arrival("1", Some("k"), "a"), arrival("2", Some("k"), "b"));
+    let batch =
+        |arrivals: &[Arrival]| Batch { group: "g".into(), arrivals: arrivals.to_vec(), offsets: Vec::new() };
+    let both = batch(&[first.clone(), second.clone()]);
+    assert_eq!(world.inbox.intend(&both).await.unwrap(), [New, New]);
+    world.inbox.set_aside("g", &[later(&first)], &[]).await.unwrap();
+    assert_eq!(world.inbox.intend(&batch(&[second.clone()])).await.unwrap(), [Behind]);
+    assert_eq!(world.inbox.intend(&batch(&[second.clone()])).await.unwrap(), [Duplicate], "it has a letter");
+
+    for expected in [first, second] {
+        let due = world.inbox.due("g", 9).await.unwrap();
+        let [letter] = &due[..] else { panic!("one at a time: {due:?}") };
+        assert_eq!(letter.id.as_ref(), Some(&expected.id), "in their order");
+        let again = batch(&[Arrival { letter: Some(letter.number), ..expected }]);
+        world.inbox.finish(&again, &[Duration::from_millis(5)]).await.unwrap();
+    }
+    assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty());
 }
 
 async fn payload_hash_size_and_time_are_kept_for_inspection(world: World) {

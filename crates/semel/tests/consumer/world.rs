@@ -94,7 +94,7 @@ impl postgres::inbox::Handler for OnPostgres {
 }
 
 fn described(arrival: &Arrival) -> (String, String) {
-    let key = arrival.message.ordering_key().unwrap_or_default().to_owned();
+    let key = arrival.message.ordering_key().unwrap_or_default().into_owned();
     (key, String::from_utf8_lossy(&arrival.message.payload).into_owned())
 }
 

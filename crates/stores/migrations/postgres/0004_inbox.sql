@@ -41,8 +41,8 @@ CREATE TABLE semel_inbox_batch (
 );
 CREATE INDEX semel_inbox_batch_sweep ON semel_inbox_batch (grp, began_at);
 
--- How far the relays of a source had come with a key. What an older holder of a lane publishes after
--- its successor is stale.
+-- How far the relays of a source had come with a key: the newest holding of the lane and the largest
+-- sequence, each by itself. What an older holder publishes below that is stale.
 CREATE TABLE semel_inbox_fence (
     epoch     bigint   NOT NULL,
     sequence  bigint   NOT NULL,
@@ -75,7 +75,7 @@ CREATE TABLE semel_inbox_letter (
     aside     smallint NOT NULL CHECK (aside BETWEEN 1 AND 4),
     grp       text     NOT NULL,
     source    text     NOT NULL,
-    -- Where it lies at the source: a second delivery must not make a second letter.
+    -- Where it lies at the source.
     place     text     NOT NULL,
     id        text,
     subject   text     NOT NULL,
@@ -85,9 +85,18 @@ CREATE TABLE semel_inbox_letter (
     own_key   text,
     headers   text     NOT NULL,
     reason    text     NOT NULL,
-    payload   bytea    NOT NULL,
-    CONSTRAINT semel_inbox_letter_place UNIQUE (grp, source, place)
+    -- SHA-256 of the payload.
+    hash      bytea    NOT NULL CHECK (octet_length(hash) = 32),
+    payload   bytea    NOT NULL
 );
+
+-- A second delivery must not make a second letter. The place alone does not tell: the places of a stream
+-- that is made anew begin again, and then another message lies there. No id is empty.
+CREATE UNIQUE INDEX semel_inbox_letter_place
+ON semel_inbox_letter (grp, source, place, coalesce(id, ''), hash);
 
 -- Is a key parked, and which letter is its first?
 CREATE INDEX semel_inbox_letter_parked ON semel_inbox_letter (grp, source, key, number) WHERE aside <> 4;
+
+-- Was a message kept as stale?
+CREATE INDEX semel_inbox_letter_stale ON semel_inbox_letter (grp, source, id) WHERE aside = 4;

@@ -33,8 +33,8 @@ CREATE TABLE semel_inbox_batch (
 ) STRICT;
 CREATE INDEX semel_inbox_batch_sweep ON semel_inbox_batch (grp, began_at);
 
--- How far the relays of a source had come with a key. What an older holder of a lane publishes after
--- its successor is stale.
+-- How far the relays of a source had come with a key: the newest holding of the lane and the largest
+-- sequence, each by itself. What an older holder publishes below that is stale.
 CREATE TABLE semel_inbox_fence (
     grp TEXT NOT NULL,
     source TEXT NOT NULL,
@@ -62,7 +62,7 @@ CREATE TABLE semel_inbox_letter (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     grp TEXT NOT NULL,
     source TEXT NOT NULL,
-    -- Where it lies at the source: a second delivery must not make a second letter.
+    -- Where it lies at the source.
     place TEXT NOT NULL,
     id TEXT,
     subject TEXT NOT NULL,
@@ -77,9 +77,18 @@ CREATE TABLE semel_inbox_letter (
     again_at INTEGER,
     headers TEXT NOT NULL,
     reason TEXT NOT NULL,
-    payload BLOB NOT NULL,
-    UNIQUE (grp, source, place)
+    -- SHA-256 of the payload.
+    hash BLOB NOT NULL CHECK (length(hash) = 32),
+    payload BLOB NOT NULL
 ) STRICT;
+
+-- A second delivery must not make a second letter. The place alone does not tell: the places of a stream
+-- that is made anew begin again, and then another message lies there. No id is empty.
+CREATE UNIQUE INDEX semel_inbox_letter_place
+ON semel_inbox_letter (grp, source, place, coalesce(id, ''), hash);
 
 -- Is a key parked, and which letter is its first?
 CREATE INDEX semel_inbox_letter_parked ON semel_inbox_letter (grp, source, key, number) WHERE aside <> 4;
+
+-- Was a message kept as stale?
+CREATE INDEX semel_inbox_letter_stale ON semel_inbox_letter (grp, source, id) WHERE aside = 4;

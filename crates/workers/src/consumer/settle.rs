@@ -107,7 +107,7 @@ impl Engine {
         let batch = Batch { group: self.options.group.clone(), arrivals, offsets };
         match self.apply.apply(&batch).await? {
             Applied::Committed(received) => {
-                received.into_iter().for_each(|received| self.count(received));
+                batch.arrivals.iter().zip(received).for_each(|(arrival, one)| self.count(arrival, one));
                 Ok(Step::Settled)
             }
             Applied::Failed { at, .. } if batch.arrivals.len() > 1 => {
@@ -121,14 +121,22 @@ impl Engine {
             Applied::Each(each) => {
                 let failed = batch.arrivals.iter().zip(&each);
                 let failed = failed.filter_map(|(arrival, one)| Some((arrival, one.as_ref().err()?)));
-                each.iter().flatten().for_each(|received| self.count(*received));
+                for (arrival, one) in batch.arrivals.iter().zip(&each) {
+                    one.iter().for_each(|received| self.count(arrival, *received));
+                }
                 self.keep_failed(failed, &batch.offsets).await
             }
             Applied::Fenced => Ok(Step::Fenced(batch.offsets)),
         }
     }
 
-    fn count(&self, received: Received) {
+    fn count(&self, arrival: &Arrival, received: Received) {
+        if matches!(received, Received::Stale | Received::Conflict)
+            && let Some((_, reason)) = received.aside(arrival)
+        {
+            let (source, id) = (&arrival.message.source, arrival.id.as_str());
+            tracing::warn!(source, id, reason, "a message is a dead letter");
+        }
         Tally::add(match received {
             Received::New => &self.tally.applied,
             Received::Duplicate => &self.tally.duplicates,

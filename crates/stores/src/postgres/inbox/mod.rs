@@ -10,6 +10,7 @@ mod joined;
 mod letters;
 mod store;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use semel_core::error::Error;
@@ -30,6 +31,7 @@ const RECEIVE: &str = include_str!("../sql/inbox_receive.sql");
 const LOOK: &str = include_str!("../sql/inbox_look.sql");
 const BATCH: &str = include_str!("../sql/inbox_batch.sql");
 const ADVANCE: &str = include_str!("../sql/inbox_advance.sql");
+const CLAIM: &str = include_str!("../sql/inbox_claim.sql");
 const ASIDE: &str = include_str!("../sql/inbox_aside.sql");
 const AGAIN: &str = include_str!("../sql/inbox_again.sql");
 
@@ -57,6 +59,7 @@ pub(super) async fn receive_as(
     arrivals: &[Arrival],
     state: State,
 ) -> Result<Begun, Fault> {
+    let arrivals = &*inbox::vouched(arrivals);
     let firsts = inbox::firsts(arrivals);
     let columns = Columns::of(firsts.iter().map(|index| &arrivals[*index]));
     let asked = state as u8 as i16;
@@ -68,6 +71,9 @@ pub(super) async fn receive_as(
             Some(received) => received,
             None => look(tx, group, &arrivals[*index], state).await?,
         };
+        // Also a call that began before and has no result waits while its key is parked.
+        let is_behind = received == Received::New && arrivals[*index].letter.is_none() && get(row, 3)?;
+        let received = if is_behind { Received::Behind } else { received };
         found.push((*index, received));
     }
     if rows.len() != firsts.len() {
@@ -78,12 +84,12 @@ pub(super) async fn receive_as(
 
 /// `None`: somebody else's row appeared after the statement had begun.
 fn judged(arrival: &Arrival, row: &Row, asked: State) -> Result<Option<Received>, Error> {
+    let is_taken: bool = get(row, 4)?;
     if arrival.letter.is_some() {
-        let is_taken = get(row, 4)?;
         return Ok(Some(if is_taken { Received::New } else { Received::Duplicate }));
     }
     let (is_new, stale, behind): (bool, bool, bool) = (get(row, 1)?, get(row, 2)?, get(row, 3)?);
-    if is_new {
+    if is_new || is_taken {
         return Ok(Some(match (stale, behind) {
             (true, _) => Received::Stale,
             (false, true) => Received::Behind,
@@ -102,7 +108,13 @@ async fn look(tx: &Transaction<'_>, group: &str, arrival: &Arrival, asked: State
         // It was there a moment ago and is swept by now: try the transaction again.
         Error::new(semel_core::error::Kind::Busy, "a ledger row came and went; try again")
     })?;
-    Ok(inbox::judge(arrival, entry(get(row, 0)?, get(row, 1)?)?, asked))
+    let entry = entry(get(row, 0)?, get(row, 1)?)?;
+    if entry.state == State::Aside && arrival.fence.is_some() {
+        // It may have been kept as stale just now, and this be the rightful copy: another try can tell.
+        let text = "a message was set aside while its next delivery was received; try again";
+        return Err(Error::new(semel_core::error::Kind::Busy, text).into());
+    }
+    Ok(inbox::judge(arrival, entry, asked))
 }
 
 fn entry(hash: &[u8], state: i16) -> Result<Entry, Error> {
@@ -144,6 +156,43 @@ pub async fn set_aside(tx: &Transaction<'_>, group: &str, letters: &[SetAside<'_
     Ok(())
 }
 
+/// Keeps messages that failed in a transaction that is gone. One that somebody else has applied since stays
+/// applied, and gets no letter.
+pub(super) async fn set_aside_later(
+    tx: &Transaction<'_>,
+    group: &str,
+    letters: &[SetAside<'_>],
+) -> Result<(), Error> {
+    for letter in letters {
+        if let (Some(id), None) = (letter.id, letter.letter)
+            && is_done(tx, group, letter.message, id).await.map_err(|fault| fault.error())?
+        {
+            continue;
+        }
+        put_aside(tx, group, letter).await.map_err(|fault| fault.error())?;
+    }
+    Ok(())
+}
+
+async fn is_done(
+    tx: &Transaction<'_>,
+    group: &str,
+    message: &inbox::Incoming,
+    id: &inbox::Id,
+) -> Result<bool, Fault> {
+    let (id, hash) = (id.as_str(), Sha256::digest(&message.payload));
+    let size = i32::try_from(message.payload.len()).unwrap_or(i32::MAX);
+    let params: [Param<'_>; 5] = [
+        (&group, Type::TEXT),
+        (&message.source, Type::TEXT),
+        (&id, Type::TEXT),
+        (&size, Type::INT4),
+        (&&hash[..], Type::BYTEA),
+    ];
+    let rows = tx.query_typed(CLAIM, &params).await.map_err(|error| Fault::of(&error))?;
+    Ok(get(rows.first().ok_or_else(no_row)?, 0)?)
+}
+
 async fn put_aside(tx: &Transaction<'_>, group: &str, letter: &SetAside<'_>) -> Result<(), Fault> {
     let (aside, tries) = (letter.aside as u8 as i16, i32::try_from(letter.tries).unwrap_or(i32::MAX));
     let reason = outbox::shortened(&letter.reason).replace('\0', " ");
@@ -162,6 +211,7 @@ async fn put_aside(tx: &Transaction<'_>, group: &str, letter: &SetAside<'_>) -> 
     }
     let message = letter.message;
     let (id, key) = (letter.id.map(inbox::Id::as_str), message.ordering_key());
+    let own_key = message.kept_key();
     let headers = inbox::headers_text(&message.headers);
     let (payload, hash) = (&message.payload[..], Sha256::digest(&message.payload));
     let params: [Param<'_>; 14] = [
@@ -171,7 +221,7 @@ async fn put_aside(tx: &Transaction<'_>, group: &str, letter: &SetAside<'_>) -> 
         (&id, Type::TEXT),
         (&message.subject, Type::TEXT),
         (&key, Type::TEXT),
-        (&message.key, Type::TEXT),
+        (&own_key, Type::TEXT),
         (&headers, Type::TEXT),
         (&aside, Type::INT2),
         (&tries, Type::INT4),
@@ -198,7 +248,7 @@ struct Columns<'a> {
     ids: Vec<&'a str>,
     hashes: Vec<&'a [u8]>,
     sizes: Vec<i32>,
-    keys: Vec<Option<&'a str>>,
+    keys: Vec<Option<Cow<'a, str>>>,
     lanes: Vec<Option<i32>>,
     epochs: Vec<Option<i64>>,
     sequences: Vec<Option<i64>>,

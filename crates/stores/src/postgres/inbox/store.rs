@@ -13,7 +13,7 @@ use semel_core::{Timestamp, clock};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
 
-use super::{advance, letters, receive_as, set_aside};
+use super::{advance, letters, receive_as, set_aside, set_aside_later};
 use crate::postgres::chores::no_row;
 use crate::postgres::connect::{Param, get};
 use crate::postgres::fault::Fault;
@@ -143,7 +143,7 @@ impl Inbox for PostgresInbox {
         offsets: &'a [Offset],
     ) -> Pending<'a, Kept> {
         Box::pin(self.transact(async move |tx| {
-            set_aside(tx, group, letters).await?;
+            set_aside_later(tx, group, letters).await?;
             kept(tx, group, offsets).await
         }))
     }

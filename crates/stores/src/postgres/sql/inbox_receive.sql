@@ -1,7 +1,8 @@
 -- The ledger for a whole batch: one row per message, inserted unless it is there. In the order of the
 -- key, so that two consumers with the same messages wait for each other and never in a circle.
 -- A message that was set aside before takes its letter away instead, and one whose letter is gone was
--- applied by somebody else.
+-- applied by somebody else. One that was kept as stale, and now comes from the rightful holder of its
+-- lane, takes that letter away and is new.
 WITH clock AS MATERIALIZED (
     SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now,
         nextval('semel_inbox_batch_number') AS batch
@@ -13,12 +14,12 @@ arrival AS MATERIALIZED (
         $10::bigint[], $11::bigint[]
     ) WITH ORDINALITY AS a (source, id, hash, size, key, lane, epoch, sequence, letter, place)
 ),
-judged AS MATERIALIZED (
+placed AS MATERIALIZED (
     SELECT a.*,
         a.letter IS NULL AND EXISTS (
             SELECT FROM semel_inbox_fence AS f
             WHERE f.grp = $1 AND f.source = a.source AND f.lane = a.lane AND f.key = a.key
-                AND (a.epoch, a.sequence) < (f.epoch, f.sequence)
+                AND a.epoch < f.epoch AND a.sequence <= f.sequence
         ) AS stale,
         a.letter IS NULL AND EXISTS (
             SELECT FROM semel_inbox_letter AS l
@@ -26,10 +27,24 @@ judged AS MATERIALIZED (
         ) AS behind
     FROM arrival AS a
 ),
+judged AS MATERIALIZED (
+    SELECT p.*,
+        CASE
+            WHEN p.letter IS NOT NULL THEN p.letter
+            WHEN p.lane IS NOT NULL AND NOT p.stale THEN (
+                SELECT l.number FROM semel_inbox_letter AS l
+                JOIN semel_inbox AS i ON i.grp = l.grp AND i.source = l.source AND i.id = l.id
+                WHERE l.grp = $1 AND l.source = p.source AND l.id = p.id AND l.aside = 4
+                    AND i.state = 3 AND i.hash = p.hash
+                LIMIT 1
+            )
+        END AS taking
+    FROM placed AS p
+),
 taken AS (
     DELETE FROM semel_inbox_letter AS l
     USING judged AS a
-    WHERE l.number = a.letter AND l.grp = $1
+    WHERE l.number = a.taking AND l.grp = $1
     RETURNING l.number
 ),
 fresh AS (
@@ -43,21 +58,24 @@ fresh AS (
 ),
 again AS (
     UPDATE semel_inbox AS i
-    SET state = $2, handled_at = clock.now, batch = clock.batch
+    SET state = CASE WHEN a.behind THEN 3 ELSE $2 END, handled_at = clock.now, batch = clock.batch
     FROM clock, judged AS a
-    JOIN taken ON taken.number = a.letter
+    JOIN taken ON taken.number = a.taking
     WHERE i.grp = $1 AND i.source = a.source AND i.id = a.id AND i.hash = a.hash AND i.state = 3
-    RETURNING 1
+    RETURNING i.source, i.id, i.state
 ),
+written AS (SELECT * FROM fresh UNION ALL SELECT * FROM again),
 further AS (
     INSERT INTO semel_inbox_fence AS f (epoch, sequence, seen_at, lane, grp, source, key)
-    SELECT DISTINCT ON (a.source, a.lane, a.key) a.epoch, a.sequence, now, a.lane, $1, a.source, a.key
-    FROM clock, judged AS a JOIN fresh USING (source, id)
-    WHERE a.lane IS NOT NULL AND a.key IS NOT NULL AND fresh.state <> 3
-    ORDER BY a.source, a.lane, a.key, a.epoch DESC, a.sequence DESC
+    SELECT max(a.epoch), max(a.sequence), now, a.lane, $1, a.source, a.key
+    FROM clock, judged AS a JOIN written USING (source, id)
+    WHERE a.lane IS NOT NULL AND a.key IS NOT NULL AND written.state <> 3
+    GROUP BY now, a.source, a.lane, a.key
+    ORDER BY a.source, a.lane, a.key
     ON CONFLICT (grp, source, lane, key) DO UPDATE
-    SET epoch = excluded.epoch, sequence = excluded.sequence, seen_at = excluded.seen_at
-    WHERE (excluded.epoch, excluded.sequence) > (f.epoch, f.sequence)
+    SET epoch = greatest(excluded.epoch, f.epoch), sequence = greatest(excluded.sequence, f.sequence),
+        seen_at = excluded.seen_at
+    WHERE excluded.epoch > f.epoch OR excluded.sequence > f.sequence
     RETURNING 1
 )
 SELECT
@@ -70,7 +88,7 @@ SELECT
     old.state
 FROM clock CROSS JOIN judged AS a
 LEFT JOIN fresh ON fresh.source = a.source AND fresh.id = a.id
-LEFT JOIN taken ON taken.number = a.letter
+LEFT JOIN taken ON taken.number = a.taking
 LEFT JOIN LATERAL (
     SELECT i.hash, i.state FROM semel_inbox AS i
     WHERE i.grp = $1 AND i.source = a.source AND i.id = a.id

@@ -53,6 +53,7 @@ fn receive_as(
     now: Timestamp,
     asked: State,
 ) -> Result<Begun, Fault> {
+    let arrivals = &*inbox::vouched(arrivals);
     let mut begin = conn.prepare_cached(include_str!("../sql/inbox_begin.sql"))?;
     let number = begin.query_row(params![group, now.as_micros(), arrivals.len() as i64], |row| row.get(0))?;
     let mut found = Vec::with_capacity(arrivals.len());
@@ -90,7 +91,14 @@ impl Step<'_> {
         });
         if let Some((hash, state)) = entry.optional()? {
             let state = State::from_byte(state).ok_or_else(|| Fault::damaged("a state of the ledger"))?;
-            return Ok(inbox::judge(arrival, Entry { hash, state }, asked));
+            let judged = inbox::judge(arrival, Entry { hash, state }, asked);
+            // Also a call that began before and has no result waits while its key is parked.
+            if judged == Received::New && self.is_parked(arrival)? {
+                return Ok(Received::Behind);
+            }
+            if judged != Received::Duplicate || state != State::Aside || !self.is_rightful(arrival)? {
+                return Ok(judged);
+            }
         }
         let received = self.place(arrival)?;
         let kept = if received == Received::New { asked } else { State::Aside };
@@ -98,21 +106,46 @@ impl Step<'_> {
         Ok(received)
     }
 
+    /// Whether a message that was kept as stale now comes from the rightful holder of its lane. Its letter is
+    /// then gone, and it counts as never seen.
+    fn is_rightful(&self, arrival: &Arrival) -> Result<bool, Fault> {
+        let Self { conn, group, .. } = *self;
+        if arrival.fence.is_none() || self.is_stale(arrival)? {
+            return Ok(false);
+        }
+        let values = params![group, arrival.message.source, arrival.id.as_str()];
+        let mut look = conn.prepare_cached(include_str!("../sql/inbox_stale_letter.sql"))?;
+        let letter: Option<i64> = look.query_row(values, |row| row.get(0)).optional()?;
+        let Some(letter) = letter else { return Ok(false) };
+        let mut take = conn.prepare_cached(include_str!("../sql/inbox_take_letter.sql"))?;
+        Ok(take.execute(params![group, letter])? == 1)
+    }
+
+    fn is_parked(&self, arrival: &Arrival) -> Result<bool, Fault> {
+        let Some(key) = arrival.message.ordering_key() else { return Ok(false) };
+        let mut parked = self.conn.prepare_cached(include_str!("../sql/inbox_parked.sql"))?;
+        Ok(parked.query_row(params![self.group, arrival.message.source, key], |row| row.get(0))?)
+    }
+
+    fn is_stale(&self, arrival: &Arrival) -> Result<bool, Fault> {
+        let (Some(key), Some(fence)) = (arrival.message.ordering_key(), arrival.fence) else {
+            return Ok(false);
+        };
+        let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
+        let values = params![self.group, arrival.message.source, fence.lane, key, epoch, sequence];
+        let mut stale = self.conn.prepare_cached(include_str!("../sql/inbox_stale.sql"))?;
+        Ok(stale.query_row(values, |row| row.get(0))?)
+    }
+
     /// Where a message that was never seen stands in the order of its key.
     fn place(&self, arrival: &Arrival) -> Result<Received, Fault> {
         let Self { conn, group, .. } = *self;
         let Some(key) = arrival.message.ordering_key() else { return Ok(Received::New) };
         let source = &arrival.message.source;
-        if let Some(fence) = arrival.fence {
-            let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
-            let mut stale = conn.prepare_cached(include_str!("../sql/inbox_stale.sql"))?;
-            let values = params![group, source, fence.lane, key, epoch, sequence];
-            if stale.query_row(values, |row| row.get(0))? {
-                return Ok(Received::Stale);
-            }
+        if self.is_stale(arrival)? {
+            return Ok(Received::Stale);
         }
-        let mut parked = conn.prepare_cached(include_str!("../sql/inbox_parked.sql"))?;
-        if parked.query_row(params![group, source, key], |row| row.get(0))? {
+        if self.is_parked(arrival)? {
             return Ok(Received::Behind);
         }
         if let Some(fence) = arrival.fence {
@@ -171,6 +204,17 @@ pub fn set_aside(
     set_aside_in(tx, group, letters, now).map_err(|fault| told(tx, &fault))
 }
 
+/// Whether somebody else has applied a message since it failed: it stays applied, and gets no letter.
+fn is_done(conn: &Connection, group: &str, letter: &SetAside<'_>) -> Result<bool, Fault> {
+    let (Some(id), None) = (letter.id, letter.letter) else { return Ok(false) };
+    let mut look = conn.prepare_cached(include_str!("../sql/inbox_entry.sql"))?;
+    let entry = look.query_row(params![group, letter.message.source, id.as_str()], |row| {
+        Ok((row.get::<_, [u8; 32]>(0)?, row.get::<_, u8>(1)?))
+    });
+    let hash: [u8; 32] = Sha256::digest(&letter.message.payload).into();
+    Ok(entry.optional()? == Some((hash, State::Done as u8)))
+}
+
 fn set_aside_in(
     conn: &Connection,
     group: &str,
@@ -186,8 +230,8 @@ fn set_aside_in(
             continue;
         }
         let message = letter.message;
+        let hash: [u8; 32] = Sha256::digest(&message.payload).into();
         if let Some(id) = letter.id {
-            let hash: [u8; 32] = Sha256::digest(&message.payload).into();
             let size = message.payload.len() as i64;
             let values = params![
                 group,
@@ -208,7 +252,7 @@ fn set_aside_in(
             letter.id.map(inbox::Id::as_str),
             message.subject,
             message.ordering_key(),
-            message.key,
+            message.kept_key(),
             aside,
             letter.tries,
             now.as_micros(),
@@ -216,6 +260,7 @@ fn set_aside_in(
             inbox::headers_text(&message.headers),
             reason,
             &message.payload[..],
+            hash,
         ])?;
     }
     Ok(())

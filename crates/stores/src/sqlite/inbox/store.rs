@@ -12,7 +12,7 @@ use semel_core::inbox::{
 };
 use semel_core::store::Pending;
 
-use super::{advance_in, receive_as, set_aside_in, signed};
+use super::{advance_in, is_done, receive_as, set_aside_in, signed};
 use crate::sqlite::connect::{self, Role};
 use crate::sqlite::error::Fault;
 use crate::sqlite::{SqliteStore, shared::Shared};
@@ -197,8 +197,11 @@ impl Inbox for SqliteInbox {
         let letters: Vec<Owned> = letters.iter().map(Owned::of).collect();
         let (group, offsets) = (group.to_owned(), offsets.to_vec());
         Box::pin(self.transact(move |tx, now| {
-            let letters: Vec<_> = letters.iter().map(Owned::borrowed).collect();
-            set_aside_in(tx, &group, &letters, now)?;
+            for letter in letters.iter().map(Owned::borrowed) {
+                if !is_done(tx, &group, &letter)? {
+                    set_aside_in(tx, &group, &[letter], now)?;
+                }
+            }
             kept(tx, &group, &offsets)
         }))
     }
