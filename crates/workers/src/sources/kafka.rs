@@ -200,5 +200,10 @@ impl Source for Kafka {
 }
 
 fn told(what: &str, error: &rdkafka::error::KafkaError) -> Error {
-    Error::new(Kind::Unreachable, format!("{what}: {error}")).because(error.to_string())
+    let kind = match error {
+        rdkafka::error::KafkaError::ClientConfig(..) => Kind::Misconfigured,
+        _ => Kind::Unreachable,
+    };
+    let words = crate::kafka::words(error);
+    Error::new(kind, format!("{what}: {words}")).because(words)
 }

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::positions::{Kept, Positions};
 use super::{Reports, Trouble};
+use crate::kafka::words;
 use crate::sinks::{Parcel, Receipt};
 
 /// Longest wait until a batch has landed.
@@ -254,7 +255,7 @@ impl Work {
             error.rdkafka_error_code(),
             Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
         );
-        let receipt = if fenced { Receipt::Fenced } else { Receipt::Down(error.to_string()) };
+        let receipt = if fenced { Receipt::Fenced } else { Receipt::Down(words(error)) };
         vec![receipt; count]
     }
 
@@ -347,7 +348,7 @@ fn producer(
     if single {
         config.set("batch.num.messages", "1");
     }
-    config.create_with_context(Reports::default()).map_err(|error| Trouble::Unusable(error.to_string()))
+    config.create_with_context(Reports::default()).map_err(|error| Trouble::Unusable(words(&error)))
 }
 
 /// Removes what was written of a lane, in a transaction like any other.
