@@ -126,6 +126,7 @@ impl Work {
             }
             closed.extend(key);
         }
+        let late = |receipt: &Receipt| matches!(receipt, Receipt::Down(_));
         let mut reports = Vec::with_capacity(flying);
         while reports.len() < flying && Instant::now() < deadline && !answer.is_closed() {
             self.producer.poll(POLL);
@@ -147,6 +148,8 @@ impl Work {
         for (index, told) in reports {
             receipts[index] = match told {
                 Ok(()) => Receipt::Landed,
+                // We took it back ourselves, because it was not taken in time.
+                Err(Code::PurgeQueue | Code::PurgeInflight) if late(&receipts[index]) => continue,
                 Err(code) => self.failure(code, &parcels[index]),
             };
         }
