@@ -7,6 +7,8 @@
 
 pub mod consumer;
 mod crash;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod patience;
 mod recoverer;
 pub mod relay;

@@ -29,8 +29,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URL", env = "SEMEL_FROM", hide_env_values = true)]
     from: String,
     /// The service to call
+    // Parsed later: an error of the command line would repeat it, password and all.
     #[arg(long, value_name = "URL")]
-    pub(super) to: Uri,
+    to: String,
     /// Where the ledger is: `sqlite:PATH` or `postgres://…`
     #[arg(long, env = "SEMEL_STORE", default_value = "sqlite:semel.db", hide_env_values = true)]
     pub(super) store: String,
@@ -139,11 +140,14 @@ impl Arguments {
         }
     }
 
+    /// Never repeats the address, which may hold a password.
     pub(super) fn target(&self) -> anyhow::Result<Target> {
-        if !matches!(self.to.scheme_str(), Some("http" | "https")) || self.to.host().is_none() {
+        let url = self.to.parse::<Uri>().ok();
+        let is_web = |url: &Uri| matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some();
+        let Some(url) = url.filter(is_web) else {
             bail!("--to is no address: it needs http:// or https://, and a host");
-        }
-        Ok(Target { url: self.to.clone(), timeout: self.timeout, concurrency: self.concurrency.into() })
+        };
+        Ok(Target { url, timeout: self.timeout, concurrency: self.concurrency.into() })
     }
 
     pub(super) fn options(&self) -> consumer::Options {
@@ -159,5 +163,38 @@ impl Arguments {
             pause_max: self.pause_max,
             ..consumer::Options::new(&self.group)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
+
+    fn arguments(to: &str) -> Arguments {
+        let from = "nats://u:hunter2@h:4222/S";
+        Line::try_parse_from(["consume", "--from", from, "--to", to, "--group", "g"]).unwrap().arguments
+    }
+
+    #[test]
+    fn an_address_that_is_none_is_refused_and_not_repeated() {
+        for to in ["http://u:hunter2 @h/", "ftp://u:hunter2@h/", "hunter2"] {
+            let refused = arguments(to).target().err().unwrap();
+            assert!(!format!("{refused:?}").contains("hunter2"), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_are_shown_without_credentials() {
+        let arguments = arguments("https://u:hunter2@shop:8443/orders?token=hunter2");
+        assert_eq!(arguments.shown_from(), "nats://h:4222/S");
+        assert_eq!(arguments.target().unwrap().shown(), "https://shop:8443/orders");
     }
 }

@@ -36,6 +36,15 @@ pub(super) struct Target {
     pub(super) concurrency: usize,
 }
 
+impl Target {
+    /// Without user, password and query: those may be secrets.
+    pub(super) fn shown(&self) -> String {
+        let (url, port) = (&self.url, self.url.port().map(|port| format!(":{port}")));
+        let (scheme, host) = (url.scheme_str().unwrap_or_default(), url.host().unwrap_or_default());
+        format!("{scheme}://{host}{}{}", port.unwrap_or_default(), url.path())
+    }
+}
+
 /// Calls a service for each message.
 pub(super) struct Call {
     inbox: Arc<dyn Inbox>,

@@ -31,6 +31,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         tracing::info!("told to end; finishing the batch at hand");
     };
     let from = arguments.from()?;
+    arguments.target()?;
     let inbox = semel::stores::open_inbox(&arguments.store).await.context("the store cannot be opened")?;
     match from {
         arguments::Origin::Nats { server, options } => {
@@ -59,10 +60,12 @@ async fn work(
     let tls = Arc::new(client_config(arguments.ca.as_deref())?);
     let runtime = Arc::new(Tokio::new());
     let http = fetch::Http::new(fetch::over(Arc::new(net::RealNetwork)), tls, runtime.clone());
-    let call = call::Call::new(inbox.clone(), http, arguments.target()?);
+    let target = arguments.target()?;
+    let to = target.shown();
+    let call = call::Call::new(inbox.clone(), http, target);
     let mut consumer = Consumer::new(source, Arc::new(call), inbox, runtime, arguments.options());
     let tally = consumer.tally();
-    println!("semel consume: group {} from {} to {}", arguments.group, arguments.shown_from(), arguments.to);
+    println!("semel consume: group {} from {} to {}", arguments.group, arguments.shown_from(), to);
     consumer.run(shutdown).await?;
     println!("{}", told(&tally));
     Ok(ExitCode::SUCCESS)

@@ -20,7 +20,7 @@ pub struct Retention {
     pub ledger: Duration,
     /// Dead letters of producers and brokers, which may be published again as long as they are there.
     pub dead_letters: Duration,
-    /// What an operator says about redeliveries, if the source says nothing or too much.
+    /// What an operator says about redeliveries. What the source itself says counts if it is longer.
     pub redelivery: Option<Duration>,
 }
 
@@ -39,7 +39,8 @@ impl Retention {
             return Ok(());
         }
         let redelivery = match (self.redelivery, source) {
-            (Some(said), _) => said,
+            (Some(said), Horizon::Within(known)) => said.max(known),
+            (Some(said), Horizon::Unbounded) => said,
             (None, Horizon::Within(known)) => known,
             (None, Horizon::Unbounded) => return Err(TooShort::Unbounded),
         };
@@ -93,6 +94,7 @@ mod tests {
         let said = Retention { redelivery: Some(DAY), ..kept(3 * DAY, DAY) };
         assert_eq!(said.check(Horizon::Unbounded), Ok(()));
         assert!(Retention { redelivery: Some(2 * DAY), ..said }.check(Horizon::Unbounded).is_err());
+        assert!(said.check(Horizon::Within(7 * DAY)).is_err(), "the source knows better");
         assert_eq!(Retention::default().check(Horizon::Within(7 * DAY)), Ok(()), "Kafka's default");
     }
 }

@@ -11,7 +11,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, FutureProducer, FutureRecord, Producer as _};
 use semel::Nonce;
-use semel::consumer::{Consumer, Options, Tally};
+use semel::consumer::{Consumer, Options, Source as _, Tally};
+use semel::inbox::Horizon;
 use semel::runtime::Tokio;
 use semel::sources::kafka::rdkafka;
 use semel::sources::kafka::{self, Kafka, Outcome, Output, Transform, transform};
@@ -24,6 +25,8 @@ crate::on_every_database!(
     messages_of_a_topic_are_applied_once_and_in_order,
     a_rebalance_neither_loses_nor_repeats,
     the_databases_offset_is_where_reading_goes_on,
+    a_reader_that_begins_at_the_end_misses_nothing_after_a_restart,
+    a_compacted_topic_delivers_again_for_ever,
 );
 
 /// A topic of this test's own.
@@ -35,6 +38,10 @@ struct Topic {
 
 impl Topic {
     async fn new(partitions: i32) -> Option<Self> {
+        Self::cleaned(partitions, "delete").await
+    }
+
+    async fn cleaned(partitions: i32, policy: &str) -> Option<Self> {
         let brokers = named("kafka", "SEMEL_TEST_KAFKA")?;
         let name = format!("t{}", Nonce::random());
         let config = |name: &str, value: &str| {
@@ -44,7 +51,8 @@ impl Topic {
         };
         let admin: AdminClient<DefaultClientContext> = config("client.id", "t").create().unwrap();
         let day = 86_400_000.to_string();
-        let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1)).set("retention.ms", &day);
+        let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+        let topic = topic.set("retention.ms", &day).set("cleanup.policy", policy);
         let made = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
         assert!(made[0].is_ok(), "{made:?}");
         let producer = config("enable.idempotence", "true").create().unwrap();
@@ -58,7 +66,12 @@ impl Topic {
     }
 
     async fn start(&self, world: &World) -> Running {
+        self.start_at(world, kafka::Start::Beginning).await
+    }
+
+    async fn start_at(&self, world: &World, start: kafka::Start) -> Running {
         let mut from = kafka::Options::new(&self.brokers, vec![self.name.clone()], &self.name);
+        from.start = start;
         from.session_timeout = Duration::from_secs(10);
         let source = Kafka::open(world.inbox.clone(), from).await.unwrap();
         let (apply, inbox) = (world.apply.clone(), world.inbox.clone());
@@ -147,6 +160,37 @@ async fn the_databases_offset_is_where_reading_goes_on(world: World) {
     consumer.stop().await;
     assert_eq!(world.effects().await, ["m4", "m5", "m6", "m7", "m8", "m9"]);
     assert_eq!(world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap().next, Some(10));
+}
+
+async fn a_reader_that_begins_at_the_end_misses_nothing_after_a_restart(world: World) {
+    // G-47
+    let Some(topic) = Topic::new(1).await else { return };
+    for n in 0..3 {
+        topic.publish(&format!("before{n}"), "k", "x").await;
+    }
+    let consumer = topic.start_at(&world, kafka::Start::End).await;
+    let begun = "SELECT CAST(next_offset AS TEXT) FROM semel_inbox_offset WHERE next_offset IS NOT NULL";
+    until("it has begun", async || world.texts(begun).await == ["3"]).await;
+    consumer.stop().await;
+    for n in 0..2 {
+        topic.publish(&format!("after{n}"), "k", "x").await;
+    }
+    let consumer = topic.start_at(&world, kafka::Start::End).await;
+    until("the rest is there", async || world.effects().await.len() == 2).await;
+    consumer.stop().await;
+    assert_eq!(world.effects().await, ["after0", "after1"]);
+}
+
+async fn a_compacted_topic_delivers_again_for_ever(world: World) {
+    // G-46
+    let expected =
+        [("delete", Horizon::Within(Duration::from_secs(86_400))), ("compact,delete", Horizon::Unbounded)];
+    for (policy, horizon) in expected {
+        let Some(topic) = Topic::cleaned(1, policy).await else { return };
+        let from = kafka::Options::new(&topic.brokers, vec![topic.name.clone()], &topic.name);
+        let mut source = Kafka::open(world.inbox.clone(), from).await.unwrap();
+        assert_eq!(source.horizon().await.unwrap(), horizon, "{policy}");
+    }
 }
 
 /// What a reader of committed messages sees, once there are so many and no more come.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream;
-use semel::consumer::{Consumer, Options, Tally};
+use semel::consumer::{Consumer, Options, Source as _, Tally};
 use semel::error::Kind;
 use semel::inbox::{Applied, Apply, Aside, Batch, Retention};
 use semel::runtime::Tokio;
@@ -282,4 +282,33 @@ async fn a_slow_handler_keeps_its_messages(world: World) {
     consumer.stop().await;
     assert_eq!((world.effects().await.len(), duplicates), (1, 0), "nobody else was given it");
     stream.delete().await;
+}
+
+#[test]
+fn a_source_that_is_closed_gives_back_what_it_holds_at_once() {
+    // G-45
+    crate::world::runtime().block_on(async {
+        let Some(stream) = Stream::new(DAY).await else { return };
+        for id in ["m0", "m1", "m2"] {
+            stream.publish(Some(id), None, "x").await;
+        }
+        // Longer than this test may take: only what is given back comes again.
+        let mut first = stream.source(Duration::from_secs(3600)).await;
+        let read = first.next(10, Duration::from_secs(5)).await.unwrap();
+        assert_eq!(read.len(), 3);
+        first.ack(&[read[0].receipt]).await.unwrap();
+        first.close().await.unwrap();
+        let mut second = stream.source(Duration::from_secs(3600)).await;
+        let mut places = Vec::new();
+        for _ in 0..60 {
+            let again = second.next(10, Duration::from_secs(1)).await.unwrap();
+            places.extend(again.into_iter().map(|delivery| delivery.message.place));
+            if places.len() >= 2 {
+                break;
+            }
+        }
+        places.sort();
+        assert_eq!(places, ["2", "3"]);
+        stream.delete().await;
+    });
 }

@@ -140,6 +140,14 @@ impl<S: Source> Consumer<S> {
         self.engine.options.retention.check(horizon).map_err(|short| {
             Error::new(Kind::Misconfigured, format!("the consumer does not start: {short}"))
         })?;
+        let ended = self.work(shutdown).await;
+        if let Err(error) = self.source.close().await {
+            tracing::warn!(%error, "messages were not given back; they come again when their deadlines pass");
+        }
+        ended
+    }
+
+    async fn work(&mut self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         let mut shutdown = pin!(shutdown);
         let mut chores = Chores::default();
         let mut backoff = Backoff::new(Nonce::random());

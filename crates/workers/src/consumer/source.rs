@@ -62,4 +62,10 @@ pub trait Source: Send {
     /// The database refused these positions: somebody else was given a partition. Whatever was read of it
     /// must be forgotten, and read again if it is still, or again, the caller's.
     fn fenced<'a>(&'a mut self, offsets: &'a [Offset]) -> Pending<'a, ()>;
+
+    /// Gives back everything that was read and not settled, because nobody will ask for more. Not necessary:
+    /// without it the broker waits until deadlines pass.
+    fn close(&mut self) -> Pending<'_, ()> {
+        Box::pin(async { Ok(()) })
+    }
 }

@@ -79,8 +79,12 @@ impl Plan {
         retry: &Retry,
         jitter: f64,
     ) -> Then {
+        // A sink that takes others is not down: what it does not take is on an ill way of its own, and must
+        // not hold up the lane. The same goes, from then on, for what it did not take.
+        let landed = receipts.contains(&Receipt::Landed) && !mutant::on("relay-ill-topic-stops-lane");
         let mut down = None;
         let mut failed = false;
+        let mut ill: HashSet<String> = HashSet::new();
         let mut answers = receipts.into_iter();
         for index in indexes {
             // A sink that says too little has not said that it landed.
@@ -91,8 +95,19 @@ impl Plan {
                 Receipt::Unsent => Fate::Open(tries),
                 Receipt::Fenced => return Then::Fenced,
                 Receipt::Down(reason) => {
-                    down.get_or_insert(reason);
-                    Fate::Open(tries)
+                    let key = self.entries[*index].message.key.clone();
+                    // Later ones of its key wait for it, whatever the sink says of them.
+                    let first = key.is_none_or(|key| ill.insert(key));
+                    let counts = first && (landed || tries > 0);
+                    match landed {
+                        true => failed = true,
+                        false => drop(down.get_or_insert(reason.clone())),
+                    }
+                    match counts {
+                        true if tries + 1 < retry.quick_tries => Fate::Open(tries + 1),
+                        true => Fate::Settled(aside(retry, self.entries[*index].tries, None, reason, jitter)),
+                        false => Fate::Open(tries),
+                    }
                 }
                 Receipt::Refused(reason) => Fate::Settled(dead(reason)),
                 Receipt::Failed { after: None, .. } if tries + 1 < retry.quick_tries => {
@@ -106,8 +121,8 @@ impl Plan {
         }
         self.close_keys();
         match down {
+            _ if self.open().is_empty() => Then::Save,
             Some(reason) => Then::Wait(reason),
-            None if self.open().is_empty() => Then::Save,
             None if failed => Then::Pause,
             None => Then::GoOn,
         }
@@ -192,6 +207,34 @@ mod tests {
             assert_eq!(then, Then::Wait("refused".into()));
         }
         assert_eq!(plan.open(), [0, 1]);
+    }
+
+    #[test]
+    fn what_an_otherwise_healthy_sink_does_not_take_is_set_aside() {
+        // G-41, G-44
+        let mut plan = plan(&[Some("a"), Some("b"), Some("a")]);
+        let down = || Receipt::Down("no leader".into());
+        let retry = Retry { quick_tries: 2, ..Retry::default() };
+        let receipts = vec![down(), Receipt::Landed, down()];
+        assert_eq!(plan.take_in(&[0, 1, 2], receipts, &retry, 1.0), Then::Pause);
+        assert_eq!(plan.open(), [0, 2]);
+        assert_eq!(plan.take_in(&[0, 2], vec![down(), down()], &retry, 1.0), Then::Save);
+        let later = Settled::Later { reason: "no leader".into(), again_in: retry.first_wait };
+        assert_eq!(plan.settled(), [later, Settled::Sent, Settled::Behind]);
+    }
+
+    #[test]
+    fn a_sink_that_goes_down_in_the_middle_of_a_batch_sets_aside_no_more_than_what_was_on_its_way() {
+        // G-44
+        let mut plan = plan(&[Some("a"), Some("b"), Some("c")]);
+        let down = || Receipt::Down("refused".into());
+        let receipts = vec![Receipt::Landed, down(), Receipt::Unsent];
+        assert_eq!(plan.take_in(&[0, 1, 2], receipts, &Retry::default(), 1.0), Then::Pause);
+        for _ in 0..100 {
+            let then = plan.take_in(&[2], vec![down()], &Retry::default(), 1.0);
+            assert_eq!(then, Then::Wait("refused".into()));
+        }
+        assert_eq!(plan.open(), [1, 2]);
     }
 
     #[test]

@@ -147,6 +147,11 @@ impl Kafka {
         let mut longest = Duration::ZERO;
         for found in admin.describe_configs(topics.iter(), &options).await.map_err(failed)? {
             let found = found.map_err(|code| failed(rdkafka::error::KafkaError::AdminOp(code)))?;
+            let policy = found.get("cleanup.policy").and_then(|entry| entry.value.as_deref());
+            if policy.is_none_or(|policy| policy.contains("compact")) {
+                // The last message of a key is kept for ever.
+                return Ok(Horizon::Unbounded);
+            }
             let kept = found.get("retention.ms").and_then(|entry| entry.value.as_ref()?.parse::<i64>().ok());
             match kept.map(u64::try_from) {
                 Some(Ok(millis)) => longest = longest.max(Duration::from_millis(millis)),
@@ -200,5 +205,10 @@ impl Source for Kafka {
 }
 
 fn told(what: &str, error: &rdkafka::error::KafkaError) -> Error {
-    Error::new(Kind::Unreachable, format!("{what}: {error}")).because(error.to_string())
+    let kind = match error {
+        rdkafka::error::KafkaError::ClientConfig(..) => Kind::Misconfigured,
+        _ => Kind::Unreachable,
+    };
+    let words = crate::kafka::words(error);
+    Error::new(kind, format!("{what}: {words}")).because(words)
 }

@@ -80,7 +80,11 @@ pub struct Nats {
     consumer: PullConsumer,
     name: String,
     options: Options,
+    client: Client,
+    /// Everything delivered that was neither acknowledged nor given back.
     held: HashMap<Receipt, Acker>,
+    /// Read, and not yet returned: a read that is dropped leaves it for the next.
+    waiting: Vec<Delivery>,
     next_receipt: u64,
 }
 
@@ -88,7 +92,7 @@ impl Nats {
     /// Finds the stream and finds or makes the durable consumer. Refuses, with a sentence, a stream that is not
     /// there and a durable consumer that does not wait for acknowledgements or has other subjects.
     pub async fn open(client: async_nats::Client, options: Options) -> Result<Self, Error> {
-        let context = jetstream::new(client);
+        let context = jetstream::new(client.clone());
         let stream = context.get_stream(&options.stream).await.map_err(|error| {
             let text = format!("the NATS stream {} cannot be opened; does it exist?", options.stream);
             Error::new(kind_of(&error), text).because(error)
@@ -117,7 +121,8 @@ impl Nats {
         }
         let options = Options { ack_wait: found.ack_wait, ..options };
         let name = format!("nats/{}", options.stream);
-        Ok(Self { stream, consumer, name, options, held: HashMap::new(), next_receipt: 0 })
+        let (held, waiting) = (HashMap::new(), Vec::new());
+        Ok(Self { stream, consumer, name, options, client, held, waiting, next_receipt: 0 })
     }
 
     fn take(&mut self, message: jetstream::Message) -> Result<Delivery, Error> {
@@ -145,27 +150,41 @@ impl Nats {
         Ok(Delivery { receipt, message, position: None })
     }
 
-    async fn collect(&mut self, mut batch: pull::Batch, into: &mut Vec<Delivery>) -> Result<(), Error> {
+    async fn collect(&mut self, mut batch: pull::Batch) -> Result<(), Error> {
         while let Some(message) = batch.next().await {
             let message = message.map_err(|error| unreachable("reading from NATS failed", error))?;
             let delivery = self.take(message)?;
-            into.push(delivery);
+            self.waiting.push(delivery);
         }
         Ok(())
     }
 
     async fn read(&mut self, limit: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
-        let mut deliveries = Vec::new();
+        match self.fill(limit, wait).await {
+            // What came before an error is the caller's: nobody else gets it until its deadline.
+            Err(error) if !self.waiting.is_empty() => {
+                tracing::warn!(%error, "not all messages could be read; going on with those that were");
+            }
+            other => other?,
+        }
+        let count = self.waiting.len().min(limit);
+        Ok(self.waiting.drain(..count).collect())
+    }
+
+    async fn fill(&mut self, limit: usize, wait: Duration) -> Result<(), Error> {
+        if !self.waiting.is_empty() {
+            return Ok(());
+        }
         // What is there already; asking for a full batch would wait until it is full.
         let there = self.consumer.fetch().max_messages(limit).messages().await;
         let there = there.map_err(|error| unreachable("NATS gave no messages", error))?;
-        self.collect(there, &mut deliveries).await?;
-        if deliveries.is_empty() {
+        self.collect(there).await?;
+        if self.waiting.is_empty() {
             let first = self.consumer.batch().max_messages(1).expires(wait).messages().await;
             let first = first.map_err(|error| unreachable("NATS gave no messages", error))?;
-            self.collect(first, &mut deliveries).await?;
+            self.collect(first).await?;
         }
-        Ok(deliveries)
+        Ok(())
     }
 
     /// Says something about deliveries, all at once.
@@ -226,6 +245,24 @@ impl Source for Nats {
             let said = self.say(receipts, AckKind::Nak(Some(delay).filter(|delay| !delay.is_zero()))).await;
             receipts.iter().for_each(|receipt| drop(self.held.remove(receipt)));
             said
+        })
+    }
+
+    fn close(&mut self) -> Pending<'_, ()> {
+        Box::pin(async move {
+            self.waiting.clear();
+            let mut receipts: Vec<Receipt> = self.held.keys().copied().collect();
+            if receipts.is_empty() {
+                return Ok(());
+            }
+            receipts.sort_unstable();
+            let said = self.say(&receipts, AckKind::Nak(None)).await;
+            self.held.clear();
+            match tokio::time::timeout(ANSWER_MAX, self.client.flush()).await {
+                Ok(Ok(())) => said,
+                Ok(Err(error)) => Err(unreachable("NATS was not told what comes again", error)),
+                Err(late) => Err(unreachable("NATS was not told in time what comes again", late)),
+            }
         })
     }
 

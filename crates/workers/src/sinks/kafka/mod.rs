@@ -23,6 +23,7 @@ use semel_core::outbox::{Facts, Term};
 use tokio::sync::oneshot;
 
 use super::{About, Address, Answer, Batch, Dedup, Line, Opened, Receipt, Sink, Trouble};
+use crate::kafka::words;
 use positions::Positions;
 use worker::{Hand, Work};
 
@@ -132,9 +133,8 @@ impl KafkaSink {
 
 /// Makes sure that there is a broker, and that it lets us in.
 fn reach(config: &ClientConfig) -> Result<(), Trouble> {
-    let producer: BaseProducer<Reports> = config
-        .create_with_context(Reports::default())
-        .map_err(|error| Trouble::Unusable(error.to_string()))?;
+    let producer: BaseProducer<Reports> =
+        config.create_with_context(Reports::default()).map_err(|error| Trouble::Unusable(words(&error)))?;
     let found = producer.client().fetch_metadata(None, REACH_MAX);
     // Errors come in through the queue that polling empties.
     producer.poll(Duration::ZERO);

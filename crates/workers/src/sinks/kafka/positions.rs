@@ -15,6 +15,7 @@ use rdkafka::{Message as _, Offset, TopicPartitionList};
 use semel_core::outbox::{Facts, Position, Term};
 
 use super::Trouble;
+use crate::kafka::words;
 
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -58,7 +59,7 @@ impl Positions {
     /// Makes the topic if it is not there.
     pub(super) fn prepare(&self) -> Result<(), Trouble> {
         let admin: AdminClient<DefaultClientContext> =
-            self.config.create().map_err(|error| Trouble::Unusable(error.to_string()))?;
+            self.config.create().map_err(|error| Trouble::Unusable(words(&error)))?;
         let wanted = NewTopic::new(&self.topic, self.lanes, TopicReplication::Fixed(-1))
             .set("cleanup.policy", "compact");
         let options =
@@ -99,7 +100,7 @@ impl Positions {
             .set("isolation.level", "read_committed")
             .set("enable.auto.commit", "false")
             .set("enable.partition.eof", "true");
-        let consumer: BaseConsumer = config.create().map_err(|error| Trouble::Unusable(error.to_string()))?;
+        let consumer: BaseConsumer = config.create().map_err(|error| Trouble::Unusable(words(&error)))?;
         let (low, high) = consumer.fetch_watermarks(&self.topic, self.partition, ANSWER_MAX).map_err(down)?;
         let mut back = TAIL;
         loop {

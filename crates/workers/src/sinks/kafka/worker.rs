@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::positions::{Kept, Positions};
 use super::{Reports, Trouble};
+use crate::kafka::words;
 use crate::sinks::{Parcel, Receipt};
 
 /// Longest wait until a batch has landed.
@@ -125,6 +126,7 @@ impl Work {
             }
             closed.extend(key);
         }
+        let late = |receipt: &Receipt| matches!(receipt, Receipt::Down(_));
         let mut reports = Vec::with_capacity(flying);
         while reports.len() < flying && Instant::now() < deadline && !answer.is_closed() {
             self.producer.poll(POLL);
@@ -146,6 +148,8 @@ impl Work {
         for (index, told) in reports {
             receipts[index] = match told {
                 Ok(()) => Receipt::Landed,
+                // We took it back ourselves, because it was not taken in time.
+                Err(Code::PurgeQueue | Code::PurgeInflight) if late(&receipts[index]) => continue,
                 Err(code) => self.failure(code, &parcels[index]),
             };
         }
@@ -254,7 +258,7 @@ impl Work {
             error.rdkafka_error_code(),
             Some(Code::Fenced | Code::ProducerFenced | Code::InvalidProducerEpoch)
         );
-        let receipt = if fenced { Receipt::Fenced } else { Receipt::Down(error.to_string()) };
+        let receipt = if fenced { Receipt::Fenced } else { Receipt::Down(words(error)) };
         vec![receipt; count]
     }
 
@@ -347,7 +351,7 @@ fn producer(
     if single {
         config.set("batch.num.messages", "1");
     }
-    config.create_with_context(Reports::default()).map_err(|error| Trouble::Unusable(error.to_string()))
+    config.create_with_context(Reports::default()).map_err(|error| Trouble::Unusable(words(&error)))
 }
 
 /// Removes what was written of a lane, in a transaction like any other.

@@ -1,6 +1,6 @@
 //! The thread that polls librdkafka, and what it does on a rebalance.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use semel_core::error::{Error, Kind};
-use semel_core::inbox::{Assignment, Inbox, Incoming};
+use semel_core::inbox::{self, Assignment, Inbox, Incoming, Kept};
 use semel_core::message::Header;
 use semel_core::{Backoff, Nonce};
 use tokio::runtime::Handle;
@@ -75,25 +75,54 @@ impl Assigned {
         self.lock().get(&(topic.to_owned(), partition)).copied()
     }
 
-    /// Takes a partition in the database. Asks until it answers: without its word nothing may be read.
-    fn take(&self, topic: &str, partition: i32) -> Result<Offset, Error> {
+    /// Takes a partition in the database, and says under which generation and where to go on. Asks until it
+    /// answers: without its word nothing may be read.
+    fn take(
+        &self,
+        consumer: &BaseConsumer<Context>,
+        topic: &str,
+        partition: i32,
+    ) -> Result<(u64, Offset), Error> {
         let mut backoff = Backoff::new(Nonce::random());
         loop {
-            match self.home.block_on(self.inbox.assign(&self.group, topic, partition)) {
-                Ok(Assignment { generation, next }) => {
+            match self.try_to_take(consumer, topic, partition) {
+                Ok((generation, next)) => {
                     self.lock().insert((topic.to_owned(), partition), generation);
                     tracing::info!(topic, partition, generation, ?next, "a partition is ours");
-                    return Ok(match (next, self.start) {
-                        (Some(next), _) => Offset::Offset(next),
-                        (None, Start::Beginning) => Offset::Beginning,
-                        (None, Start::End) => Offset::End,
-                    });
+                    return Ok((generation, next));
                 }
                 Err(error) if error.is_retryable() => {
                     tracing::warn!(%error, topic, partition, "the database does not say where to go on");
                     std::thread::sleep(backoff.next_pause());
                 }
                 Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Where a reader begins at the end, that end is written down at once: what is written after it must be
+    /// read, also if this reader ends before it has applied anything.
+    fn try_to_take(
+        &self,
+        consumer: &BaseConsumer<Context>,
+        topic: &str,
+        partition: i32,
+    ) -> Result<(u64, Offset), Error> {
+        let assigned = self.home.block_on(self.inbox.assign(&self.group, topic, partition))?;
+        let Assignment { generation, next } = assigned;
+        match (next, self.start) {
+            (Some(next), _) => return Ok((generation, Offset::Offset(next))),
+            (None, Start::Beginning) => return Ok((generation, Offset::Beginning)),
+            (None, Start::End) => {}
+        }
+        let (_, end) = consumer
+            .fetch_watermarks(topic, partition, ANSWER_MAX)
+            .map_err(|error| told("Kafka does not say where a partition ends", &error))?;
+        let begin = inbox::Offset { topic: topic.to_owned(), partition, generation, first: end, next: end };
+        match self.home.block_on(self.inbox.set_aside(&self.group, &[], &[begin]))? {
+            Kept::Kept => Ok((generation, Offset::Offset(end))),
+            Kept::Fenced => {
+                Err(Error::new(Kind::Busy, "somebody else took the partition in the same moment"))
             }
         }
     }
@@ -119,7 +148,7 @@ impl ConsumerContext for Context {
         let is_assignment = code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
         let done = match is_assignment {
             true => {
-                let given = self.taken(partitions);
+                let given = self.taken(consumer, partitions);
                 if cooperative { consumer.incremental_assign(&given) } else { consumer.assign(&given) }
             }
             false => {
@@ -137,12 +166,12 @@ impl ConsumerContext for Context {
 
 impl Context {
     /// The partitions with the places to go on at. One the database does not give is read by nobody here.
-    fn taken(&self, partitions: &TopicPartitionList) -> TopicPartitionList {
+    fn taken(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) -> TopicPartitionList {
         let mut given = TopicPartitionList::new();
         for element in partitions.elements() {
             let (topic, partition) = (element.topic(), element.partition());
-            match self.0.take(topic, partition) {
-                Ok(offset) => {
+            match self.0.take(consumer, topic, partition) {
+                Ok((_, offset)) => {
                     let _ = given.add_partition_offset(topic, partition, offset);
                 }
                 Err(error) => {
@@ -205,37 +234,42 @@ struct Thread {
 
 impl Thread {
     fn run(mut self) {
-        let mut held: Option<Result<Delivery, Error>> = None;
+        // In the order they were read.
+        let mut held: VecDeque<Result<Delivery, Error>> = VecDeque::new();
         while !self.deliveries.is_closed() {
             self.obey();
-            if let Some(delivery) = held.take() {
+            if let Some(delivery) = held.pop_front() {
                 if let Err(TrySendError::Full(delivery)) = self.deliveries.try_send(delivery) {
-                    held = Some(delivery);
-                    self.stay_a_member();
+                    held.push_front(delivery);
+                    held.extend(self.stay_a_member().map(Ok));
                 }
                 continue;
             }
-            held = match self.consumer.poll(POLL) {
+            let read = match self.consumer.poll(POLL) {
                 None => None,
                 Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts).map(Ok),
                 Some(Err(error)) => Some(Err(told("reading from Kafka failed", &error))),
             };
+            held.extend(read);
         }
         // The consumer leaves the group when it is dropped.
     }
 
     /// Nobody takes messages now: polls without reading any, so that Kafka knows we are alive.
-    fn stay_a_member(&self) {
-        let Ok(all) = self.consumer.assignment() else { return };
+    /// Paused partitions give nothing. One that was assigned in this very poll may; what it gave counts as
+    /// read by now and must be kept, and in the next round it is paused like the others.
+    fn stay_a_member(&mut self) -> Option<Delivery> {
+        let all = self.consumer.assignment().ok()?;
         if self.consumer.pause(&all).is_err() {
-            return std::thread::sleep(POLL);
+            std::thread::sleep(POLL);
+            return None;
         }
-        // Paused partitions give nothing; if one does all the same, it is read again.
-        if let Some(Ok(message)) = self.consumer.poll(POLL) {
-            let (topic, partition) = (message.topic(), message.partition());
-            let _ = self.consumer.seek(topic, partition, Offset::Offset(message.offset()), ANSWER_MAX);
-        }
+        let kept = match self.consumer.poll(POLL) {
+            Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts),
+            Some(Err(_)) | None => None,
+        };
         let _ = self.consumer.resume(&all);
+        kept
     }
 
     fn obey(&mut self) {
@@ -253,11 +287,15 @@ impl Thread {
             if !ours || newer || self.consumer.assignment_lost() {
                 continue;
             }
-            match self.assigned.take(&topic, partition) {
-                Ok(offset) => {
+            match self.assigned.take(&self.consumer, &topic, partition) {
+                Ok((generation, offset)) => {
                     if let Err(error) = self.consumer.seek(&topic, partition, offset, ANSWER_MAX) {
                         tracing::warn!(%error, topic, partition, "Kafka did not go back to where the database is");
-                        self.again.push((now + TAKE_AGAIN_AFTER, (topic, partition, u64::MAX - 1)));
+                        // Kafka goes on further along. Under this generation that would pass over what is
+                        // not applied, so nothing may be read under it.
+                        let taken = (topic, partition, generation);
+                        self.assigned.forget(&taken);
+                        self.again.push((Instant::now() + TAKE_AGAIN_AFTER, taken));
                     }
                 }
                 Err(error) => {

@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::client::ClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, ConsumerGroupMetadata, Rebalance};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header as Field, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -91,8 +92,20 @@ where
     heard.await.unwrap_or_else(|_| Err(Error::new(Kind::Closed, "the transforming thread has ended")))
 }
 
+/// Counts rebalances.
+#[derive(Default)]
+struct Watch(AtomicU64);
+
+impl ClientContext for Watch {}
+
+impl ConsumerContext for Watch {
+    fn pre_rebalance(&self, _consumer: &BaseConsumer<Self>, _rebalance: &Rebalance<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 struct Machine {
-    consumer: BaseConsumer,
+    consumer: BaseConsumer<Watch>,
     producer: BaseProducer,
 }
 
@@ -106,14 +119,14 @@ enum Ended {
 impl Machine {
     fn open(options: &Transform) -> Result<Self, Error> {
         let failed = |error: KafkaError| told("Kafka cannot be reached for a transformation", &error);
-        let consumer: BaseConsumer = ClientConfig::new()
+        let consumer: BaseConsumer<Watch> = ClientConfig::new()
             .set("bootstrap.servers", &options.brokers)
             .set("group.id", &options.group)
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("enable.auto.commit", "false")
             .set("isolation.level", "read_committed")
             .set("auto.offset.reset", "earliest")
-            .create()
+            .create_with_context(Watch::default())
             .map_err(failed)?;
         let producer: BaseProducer = ClientConfig::new()
             .set("bootstrap.servers", &options.brokers)
@@ -133,15 +146,24 @@ impl Machine {
     {
         let (mut transactions, mut messages) = (0, 0);
         while !stop.load(Ordering::Relaxed) {
+            // Before anything is read: a later one would vouch for what was read under an earlier.
+            let Some(group) = self.consumer.group_metadata() else {
+                return Err(Error::new(Kind::Closed, "the consumer of Kafka has left its group"));
+            };
+            let rebalances = self.rebalances();
             let batch = self.read(options.batch_max)?;
             if batch.messages.is_empty() {
+                continue;
+            }
+            if self.rebalances() != rebalances || self.consumer.assignment_lost() {
+                self.go_back(&batch)?;
                 continue;
             }
             let mut outputs = Vec::new();
             for message in &batch.messages {
                 outputs.extend(work(message)?);
             }
-            match self.transact(&batch, &outputs)? {
+            match self.transact(&batch, &outputs, &group)? {
                 Ended::Committed => {
                     transactions += 1;
                     messages += batch.messages.len() as u64;
@@ -151,6 +173,10 @@ impl Machine {
             }
         }
         Ok(Outcome::Stopped { transactions, messages })
+    }
+
+    fn rebalances(&self) -> u64 {
+        self.consumer.context().0.load(Ordering::Relaxed)
     }
 
     fn read(&self, limit: usize) -> Result<Batch, Error> {
@@ -172,8 +198,13 @@ impl Machine {
         Ok(batch)
     }
 
-    fn transact(&self, batch: &Batch, outputs: &[Output]) -> Result<Ended, Error> {
-        match self.write(batch, outputs) {
+    fn transact(
+        &self,
+        batch: &Batch,
+        outputs: &[Output],
+        group: &ConsumerGroupMetadata,
+    ) -> Result<Ended, Error> {
+        match self.write(batch, outputs, group) {
             Ok(()) => Ok(Ended::Committed),
             Err(error) if is_fenced(&error) => Ok(Ended::Fenced),
             Err(error) => {
@@ -189,7 +220,12 @@ impl Machine {
         }
     }
 
-    fn write(&self, batch: &Batch, outputs: &[Output]) -> Result<(), KafkaError> {
+    fn write(
+        &self,
+        batch: &Batch,
+        outputs: &[Output],
+        group: &ConsumerGroupMetadata,
+    ) -> Result<(), KafkaError> {
         self.producer.begin_transaction()?;
         for output in outputs {
             self.send(output)?;
@@ -198,8 +234,7 @@ impl Machine {
         for ((topic, partition), (_, offset)) in &batch.ranges {
             next.add_partition_offset(topic, *partition, Offset::Offset(*offset))?;
         }
-        let group = self.consumer.group_metadata().ok_or(KafkaError::Canceled)?;
-        self.producer.send_offsets_to_transaction(&next, &group, ANSWER_MAX)?;
+        self.producer.send_offsets_to_transaction(&next, group, ANSWER_MAX)?;
         self.producer.commit_transaction(COMMIT_MAX)
     }
 
@@ -226,19 +261,25 @@ impl Machine {
         }
     }
 
-    /// The consumer has read on; what was not committed must be read again.
+    /// The consumer has read on; what was not committed must be read again. Where Kafka does not go back in a
+    /// partition that is still ours, going on would pass over it: then the transformation ends.
     fn go_back(&self, batch: &Batch) -> Result<(), Error> {
         for ((topic, partition), (first, _)) in &batch.ranges {
             match self.consumer.seek(topic, *partition, Offset::Offset(*first), ANSWER_MAX) {
                 Ok(()) => {}
                 // It went to somebody else, who begins at the committed offset.
-                Err(KafkaError::Seek(_)) => {
+                Err(KafkaError::Seek(_)) if !self.is_ours(topic, *partition) => {
                     tracing::info!(topic, partition, "a partition is not ours any more")
                 }
                 Err(error) => return Err(told("Kafka did not go back", &error)),
             }
         }
         Ok(())
+    }
+
+    fn is_ours(&self, topic: &str, partition: i32) -> bool {
+        let lost = self.consumer.assignment_lost();
+        !lost && self.consumer.assignment().map_or(true, |all| all.find_partition(topic, partition).is_some())
     }
 }
 

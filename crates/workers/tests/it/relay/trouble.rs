@@ -26,6 +26,25 @@ async fn a_sink_that_is_away_for_minutes_costs_nothing_but_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_topic_that_takes_nothing_does_not_stop_its_lane() {
+    // G-44
+    let outbox = outbox(1);
+    let recorder = Recorder::new(|parcel, _| match parcel.key.as_deref() {
+        Some("ill") => Receipt::Down("the partition has no leader".into()),
+        _ => Receipt::Landed,
+    });
+    let running = Running::start(outbox.clone(), into(&recorder), impatient());
+    outbox.write((0..20).map(|n| message(&format!("k{n}"), format!("k {n}")))).unwrap();
+    outbox.write([message("ill", "ill 0"), message("ill", "ill 1")]).unwrap();
+    outbox.write((20..40).map(|n| message(&format!("k{n}"), format!("k {n}")))).unwrap();
+    until("the others are published", || running.published() == 40).await;
+    let waits =
+        || running.tally.set_aside.load(Ordering::Relaxed) + running.tally.dead.load(Ordering::Relaxed);
+    until("the ill one is set aside", || waits() > 0).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_relay_can_stop_while_its_sink_is_away() {
     let outbox = outbox(1);
     let recorder = Recorder::new(|_, _| Receipt::Down("connection refused".into()));
