@@ -15,6 +15,7 @@ pub(super) const COUNT_DELAYED: &str = include_str!("sql/count_delayed.sql");
 pub(super) const COVERED: &str = include_str!("sql/covered.sql");
 pub(super) const CREATE: &str = include_str!("sql/create.sql");
 pub(super) const DEAD: &str = include_str!("sql/dead.sql");
+pub(super) const DEAD_LANE: &str = include_str!("sql/dead_lane.sql");
 pub(super) const DISCARD: &str = include_str!("sql/discard.sql");
 pub(super) const DUE: &str = include_str!("sql/due.sql");
 pub(super) const EDIT: &str = include_str!("sql/edit.sql");
