@@ -41,6 +41,7 @@ pub(super) const PARKED: &str = include_str!("sql/parked.sql");
 pub(super) const PART: &str = include_str!("sql/part.sql");
 pub(super) const PROMOTE: &str = include_str!("sql/promote.sql");
 pub(super) const RANGE: &str = include_str!("sql/range.sql");
+pub(super) const REBASE_ASIDE: &str = include_str!("sql/rebase_aside.sql");
 pub(super) const REBASE_COUNT: &str = include_str!("sql/rebase_count.sql");
 pub(super) const REBASE_RENEW: &str = include_str!("sql/rebase_renew.sql");
 pub(super) const REBASE_STEP: &str = include_str!("sql/rebase_step.sql");

@@ -13,4 +13,5 @@ FROM unnest($5::bigint[], $6::smallint[], $7::bigint[], $8::text[]) AS put(seque
 JOIN semel_outbox AS o ON o.sequence = put.sequence AND o.lane = $1
 WHERE EXISTS (SELECT FROM semel_outbox_cursor WHERE lane = $1 AND step = $2 AND epoch = $3
         AND xid = pg_current_xact_id())
+ON CONFLICT (sequence) DO NOTHING
 RETURNING sequence
