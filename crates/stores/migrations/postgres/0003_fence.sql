@@ -72,6 +72,17 @@ $$;
 CREATE FUNCTION semel_now() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
+-- A commit that a crash can undo must not be acted upon: whoever turned synchronous_commit off gets it on, for the
+-- rest of this transaction. Whoever configured more than a local flush keeps it.
+CREATE FUNCTION semel_durable() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$$;
+
 -- The lock of an operation: 64 bits of its id in the space of two keys, where the lock of migrations is
 -- not. The table's oid is mixed in, so that two stores in one database do not meet. With `waits`, waits
 -- for it; else says at once whether it was free.
@@ -123,6 +134,7 @@ BEGIN
         FROM (SELECT 1) AS always LEFT JOIN semel_operation AS none ON false;
         RETURN;
     END IF;
+    PERFORM semel_durable();
     PERFORM set_config('semel.joined', (joined || jsonb_build_object(name, encode(attempt, 'hex')))::text, true);
     RETURN QUERY SELECT
         true, semel_now(), nextval('semel_token'), o.xmin::text::bigint, o.id, o.namespace, o.tenant, o.route,
