@@ -197,10 +197,14 @@ END
 $$;
 
 -- Whether an attempt committed, once its transaction is certainly over: waits for the operation's lock.
--- Only under READ COMMITTED is the record read after that.
+-- Only under READ COMMITTED is the record read after that, and only the primary has the lock.
 CREATE FUNCTION semel_resolve(operation bytea, attempt bytea) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'what became of a commit is known to the primary only; this server is a standby'
+            USING ERRCODE = 'SM003', HINT = 'ask on a connection to the primary: locks and late commits are not here';
+    END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'what became of a commit can be read under READ COMMITTED only'
             USING ERRCODE = 'SM003', HINT = 'ask on a connection that has no transaction open';
