@@ -184,6 +184,14 @@ BEGIN
 END
 $$;
 
+-- Fails the transaction, for a caller who found out by itself that it must not commit.
+CREATE FUNCTION semel_fail(why text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RAISE EXCEPTION '%', why USING ERRCODE = 'SM004';
+END
+$$;
+
 -- Fails the transaction unless the outcome of an attempt is still part of it: sent in one message with COMMIT. It fails
 -- as well after an error that was ignored, where COMMIT by itself would roll back and report success.
 CREATE FUNCTION semel_sure(operation bytea, attempt bytea) RETURNS void
