@@ -220,6 +220,10 @@ pub async fn finish(
 /// An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened. The other
 /// kind means that nobody could find out: tell the client to come back, and its retry will.
 ///
+/// `transaction` is the outermost one. A nested one (a savepoint, which both drivers call a transaction as well)
+/// cannot be told from it: given that, everything around it is committed too, and whoever owns the outer one
+/// goes on without a transaction. Commit the nested one by its own method, and then the outermost here.
+///
 /// It fails if the outcome was rolled back to a savepoint before it, and if an error was ignored before: a COMMIT by itself
 /// would then roll back and report success. Committing in another way is allowed and checks neither.
 ///
