@@ -76,7 +76,7 @@ async fn lane(link: &Link<'_>, row: &Row, here: Option<&str>, before: &str) -> R
         (true, _) => vec![(sql::REBASE_COUNT, &settled)],
         (false, false) => {
             vec![(&forget, &settled), (sql::REBASE_ASIDE, only_lane), (sql::REBASE_RENEW, only_lane)]
-        },
+        }
         // Its own log, and from a future the server does not know: nothing it says counts.
         (false, true) => vec![(sql::REBASE_ASIDE, only_lane), (sql::REBASE_RENEW, only_lane)],
     };

@@ -460,9 +460,8 @@ fn a_joined_transaction_commits_durably_whatever_the_session_prefers() {
     with_database(async |database| {
         let (_store, prints) = shop(&database).await;
         let client = database.client().await;
-        let asked = async || -> String {
-            client.query_one("SHOW synchronous_commit", &[]).await.unwrap().get(0)
-        };
+        let asked =
+            async || -> String { client.query_one("SHOW synchronous_commit", &[]).await.unwrap().get(0) };
         for (preferred, inside) in [("off", "on"), ("remote_apply", "remote_apply")] {
             client.batch_execute(&format!("SET synchronous_commit = {preferred}")).await.unwrap();
             client.batch_execute("BEGIN").await.unwrap();
