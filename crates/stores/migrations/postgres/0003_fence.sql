@@ -72,6 +72,17 @@ $$;
 CREATE FUNCTION semel_now() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
+-- A commit that a crash can undo must not be acted upon: whoever turned synchronous_commit off gets it on, for the
+-- rest of this transaction. Whoever configured more than a local flush keeps it.
+CREATE FUNCTION semel_durable() RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+END
+$$;
+
 -- The lock of an operation: 64 bits of its id in the space of two keys, where the lock of migrations is
 -- not. The table's oid is mixed in, so that two stores in one database do not meet. With `waits`, waits
 -- for it; else says at once whether it was free.
@@ -123,6 +134,7 @@ BEGIN
         FROM (SELECT 1) AS always LEFT JOIN semel_operation AS none ON false;
         RETURN;
     END IF;
+    PERFORM semel_durable();
     PERFORM set_config('semel.joined', (joined || jsonb_build_object(name, encode(attempt, 'hex')))::text, true);
     RETURN QUERY SELECT
         true, semel_now(), nextval('semel_token'), o.xmin::text::bigint, o.id, o.namespace, o.tenant, o.route,
@@ -172,6 +184,14 @@ BEGIN
 END
 $$;
 
+-- Fails the transaction, for a caller who found out by itself that it must not commit.
+CREATE FUNCTION semel_fail(why text) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RAISE EXCEPTION '%', why USING ERRCODE = 'SM004';
+END
+$$;
+
 -- Fails the transaction unless the outcome of an attempt is still part of it: sent in one message with COMMIT. It fails
 -- as well after an error that was ignored, where COMMIT by itself would roll back and report success.
 CREATE FUNCTION semel_sure(operation bytea, attempt bytea) RETURNS void
@@ -185,10 +205,14 @@ END
 $$;
 
 -- Whether an attempt committed, once its transaction is certainly over: waits for the operation's lock.
--- Only under READ COMMITTED is the record read after that.
+-- Only under READ COMMITTED is the record read after that, and only the primary has the lock.
 CREATE FUNCTION semel_resolve(operation bytea, attempt bytea) RETURNS boolean
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'what became of a commit is known to the primary only; this server is a standby'
+            USING ERRCODE = 'SM003', HINT = 'ask on a connection to the primary: locks and late commits are not here';
+    END IF;
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RAISE EXCEPTION 'what became of a commit can be read under READ COMMITTED only'
             USING ERRCODE = 'SM003', HINT = 'ask on a connection that has no transaction open';

@@ -306,6 +306,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     now_us bigint := semel_now();
 BEGIN
+    PERFORM semel_durable();
     IF EXISTS (SELECT FROM unnest(due) AS d WHERE d > now_us) THEN
         INSERT INTO semel_outbox_delayed
             (id, topic, key, headers, content_type, payload, correlation, causation, trace_parent, deliver_after)
@@ -406,6 +407,7 @@ BEGIN
     IF consumer IS NULL OR source IS NULL OR message_id IS NULL OR message_id = '' OR payload IS NULL THEN
         RAISE EXCEPTION 'a message has a group, a source, an id of its producer and a payload' USING ERRCODE = 'SM004';
     END IF;
+    PERFORM semel_durable();
     LOOP
         INSERT INTO semel_inbox (handled_at, batch, size, state, grp, source, id, hash)
         VALUES (

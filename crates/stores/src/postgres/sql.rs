@@ -38,6 +38,7 @@ const COMPLETE: &str = include_str!("sql/complete.sql");
 const FRESH: &str = include_str!("sql/fresh.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
+pub(super) const TX_FAIL: &str = include_str!("sql/tx_fail.sql");
 const TX_COMMIT: &str = include_str!("sql/tx_commit.sql");
 const TX_ENQUEUE: &str = include_str!("sql/tx_enqueue.sql");
 const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");

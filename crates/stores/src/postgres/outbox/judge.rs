@@ -36,7 +36,7 @@ pub(super) async fn judge(desk: &Desk, id: MessageId, verdict: &Verdict) -> Resu
             return Ok(Judged::NotDead);
         };
         match verdict {
-            Verdict::Replay => replay(desk, link, id).await?,
+            Verdict::Replay => replay(desk, link, &dead).await?,
             Verdict::Edit(message) => edit(desk, link, &dead, message).await?,
             Verdict::Discard => discard(desk, link, &dead).await?,
         }
@@ -49,18 +49,27 @@ fn wrong(sentence: &str) -> Error {
     Error::new(Kind::Misconfigured, sentence)
 }
 
+/// Locks the lane, and then the letter. A save that runs meanwhile may put letters behind this one: whoever
+/// comes second must see what the first did, or nobody would let them go on.
 async fn lock(desk: &Desk, link: &Link<'_>, id: MessageId) -> Result<Option<Dead>, Fault> {
     let id = Uuid(*id.as_bytes());
     let params: [Param<'_>; 1] = [(&id, Type::UUID)];
-    let look: [Statement<'_>; 1] = [(sql::DEAD, &params)];
+    let look: [Statement<'_>; 1] = [(sql::DEAD_LANE, &params)];
     let answers = link.live().run(desk.call_timeout, Some(&desk.begin), &look, End::Open).await?;
     let Some(row) = answers.first().and_then(|rows| rows.first()) else { return Ok(None) };
+    let lane: i16 = get(row, 0)?;
+    let lane_lock = i32::from(lane);
+    let (lock, dead): ([Param<'_>; 1], [Param<'_>; 2]) =
+        ([(&lane_lock, Type::INT4)], [(&id, Type::UUID), (&lane, Type::INT2)]);
+    let look: [Statement<'_>; 2] = [(sql::LOCK_LANE, &lock), (sql::DEAD, &dead)];
+    let answers = link.live().run(desk.call_timeout, None, &look, End::Open).await?;
+    let Some(row) = answers.get(1).and_then(|rows| rows.first()) else { return Ok(None) };
     Ok(Some(Dead { sequence: get(row, 0)?, lane: get(row, 1)?, key: get(row, 2)? }))
 }
 
-async fn replay(desk: &Desk, link: &Link<'_>, id: MessageId) -> Result<(), Fault> {
-    let (id, clock) = (Uuid(*id.as_bytes()), desk.clock());
-    let params: [Param<'_>; 2] = [(&id, Type::UUID), (&clock, Type::INT8)];
+async fn replay(desk: &Desk, link: &Link<'_>, dead: &Dead) -> Result<(), Fault> {
+    let clock = desk.clock();
+    let params: [Param<'_>; 2] = [(&dead.sequence, Type::INT8), (&clock, Type::INT8)];
     link.live().run(desk.call_timeout, None, &[(sql::REPLAY, &params)], End::Commit(&[])).await.map(drop)
 }
 

@@ -74,9 +74,11 @@ async fn lane(link: &Link<'_>, row: &Row, here: Option<&str>, before: &str) -> R
     let forget = sql::rebase_forget();
     let statements: Vec<Statement<'_>> = match (is_copy, newest.is_native) {
         (true, _) => vec![(sql::REBASE_COUNT, &settled)],
-        (false, false) => vec![(&forget, &settled), (sql::REBASE_RENEW, only_lane)],
+        (false, false) => {
+            vec![(&forget, &settled), (sql::REBASE_ASIDE, only_lane), (sql::REBASE_RENEW, only_lane)]
+        }
         // Its own log, and from a future the server does not know: nothing it says counts.
-        (false, true) => vec![(sql::REBASE_RENEW, only_lane)],
+        (false, true) => vec![(sql::REBASE_ASIDE, only_lane), (sql::REBASE_RENEW, only_lane)],
     };
     let answers = link.live().run(TIMEOUT, None, &statements, End::Open).await?;
     let again: i64 = get(answers.last().and_then(|rows| rows.first()).ok_or_else(no_row)?, 0)?;

@@ -178,8 +178,8 @@ pub async fn begin(mut connection: impl Connection, call: &Call) -> Result<Begun
 /// Writes the outcome and the messages into the transaction: one round trip. Whatever the outcome says, it is
 /// what every retry will get.
 ///
-/// An error leaves the transaction aborted, so that it cannot commit: the attempt was not begun in it, or
-/// somebody outside came in between. Roll it back and begin again.
+/// An error leaves the transaction aborted, so that it cannot commit: the attempt was not begun in it,
+/// somebody outside came in between, or a message cannot be sent. Roll it back and begin again.
 ///
 /// # Cancellation
 /// Dropped, the outcome may be written; the transaction must be rolled back.
@@ -189,7 +189,13 @@ pub async fn finish(
     outcome: &Outcome,
     messages: &[Message],
 ) -> Result<Finished, Error> {
-    semel_core::outbox::check(messages)?;
+    if let Err(error) = semel_core::outbox::check(messages) {
+        // The effect may be there already: it must not be committed without its record. If this does not
+        // arrive, nothing else of the transaction will.
+        let why = error.to_string();
+        let _ = connection.ask(sql::TX_FAIL, &[Value::Text(Some(&why))]).await;
+        return Err(error);
+    }
     let holder = running.work.holder();
     let record = running.work.finish(running.call.prepare(outcome), running.began);
     let replaces = running.work.replaces().filter(|_| running.replaces.is_some());
@@ -213,6 +219,10 @@ pub async fn finish(
 ///
 /// An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened. The other
 /// kind means that nobody could find out: tell the client to come back, and its retry will.
+///
+/// `transaction` is the outermost one. A nested one (a savepoint, which both drivers call a transaction as well)
+/// cannot be told from it: given that, everything around it is committed too, and whoever owns the outer one
+/// goes on without a transaction. Commit the nested one by its own method, and then the outermost here.
 ///
 /// It fails if the outcome was rolled back to a savepoint before it, and if an error was ignored before: a COMMIT by itself
 /// would then roll back and report success. Committing in another way is allowed and checks neither.

@@ -36,8 +36,22 @@ impl Ends for Transaction<'_, Postgres> {
         // sqlx does not know that it is over, and sends a ROLLBACK when it is dropped, which nobody waits for. The
         // empty transaction is there to be rolled back: without it the server would log a warning each time.
         let sql = format!("{sql}; BEGIN");
-        (*self).execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| fault(&error))
+        (*self).execute(AssertSqlSafe(sql)).await.map(drop).map_err(|error| {
+            let mut fault = fault(&error);
+            // Such an error may have come after the COMMIT, of the BEGIN: somebody must look.
+            fault.broken |= !is_before_commit(&error);
+            fault
+        })
     }
+}
+
+/// Whether an error can only have come before the COMMIT took effect: of the check, of an error that was
+/// ignored, of a constraint, or of a conflict. A cancellation, among others, can come after it.
+fn is_before_commit(error: &sqlx::Error) -> bool {
+    let sqlx::Error::Database(error) = error else { return false };
+    let code = error.code();
+    let code = code.as_deref().unwrap_or_default();
+    matches!(code, "SM001" | "25P02") || code.starts_with("23") || code.starts_with("40")
 }
 
 fn fault(error: &sqlx::Error) -> Fault {

@@ -10,6 +10,7 @@ use semel_core::store::EffectStore;
 use semel_core::verbs::Release;
 use semel_core::{Claim, Fingerprinter, Message, Outcome, Policy, Refusal, Scope, State, Topic};
 use semel_stores::postgres::PostgresStore;
+use semel_stores::postgres::outbox::enqueue;
 use semel_stores::postgres::tx::{self, Begun, Running};
 use tokio_postgres::{Client, IsolationLevel};
 
@@ -430,6 +431,56 @@ fn messages_commit_with_the_effect_or_not_at_all() {
         let bad = [Message::new(topic, "x").key("")];
         let error = tx::finish(&transaction, running, &Outcome::text("paid"), &bad).await.unwrap_err();
         assert!(error.to_string().contains("ordering key"), "{error}");
+    });
+}
+
+// G-30: whoever goes on after that commits nothing.
+#[test]
+fn an_effect_whose_messages_cannot_be_sent_is_not_committed() {
+    with_database(async |database| {
+        let (store, prints) = shop(&database).await;
+        let mut client = database.client().await;
+        let wish = call(&prints, "k-1", "20 euro");
+        let transaction = client.transaction().await.unwrap();
+        let running = run(tx::begin(&transaction, &wish).await.unwrap());
+        transaction.execute("INSERT INTO payment (who) VALUES ('alice')", &[]).await.unwrap();
+        let bad = [Message::new("payments.made".parse().unwrap(), "x").key("")];
+        let error = tx::finish(&transaction, running, &Outcome::text("paid"), &bad).await.unwrap_err();
+        assert!(error.to_string().contains("ordering key"), "{error}");
+        let _ = transaction.batch_execute("COMMIT").await;
+        drop(transaction);
+        assert_eq!(payments(&database).await, 0);
+        assert_eq!(store.get(wish.operation().id()).await.unwrap(), None);
+    });
+}
+
+// G-30, G-40: a commit that a crash can undo must not be answered.
+#[test]
+fn a_joined_transaction_commits_durably_whatever_the_session_prefers() {
+    with_database(async |database| {
+        let (_store, prints) = shop(&database).await;
+        let client = database.client().await;
+        let asked =
+            async || -> String { client.query_one("SHOW synchronous_commit", &[]).await.unwrap().get(0) };
+        for (preferred, inside) in [("off", "on"), ("remote_apply", "remote_apply")] {
+            client.batch_execute(&format!("SET synchronous_commit = {preferred}")).await.unwrap();
+            client.batch_execute("BEGIN").await.unwrap();
+            run(tx::begin(&client, &call(&prints, "k-1", "20 euro")).await.unwrap());
+            assert_eq!(asked().await, inside);
+            client.batch_execute("ROLLBACK; BEGIN").await.unwrap();
+            assert_eq!(asked().await, preferred, "the session keeps its own");
+            let said = Message::new("payments.made".parse().unwrap(), "paid");
+            enqueue(&client, std::slice::from_ref(&said)).await.unwrap();
+            assert_eq!(asked().await, inside);
+            client.batch_execute("ROLLBACK; BEGIN").await.unwrap();
+            let later = said.deliver_after(semel_core::Timestamp::from_micros(i64::MAX / 2));
+            enqueue(&client, &[later]).await.unwrap();
+            assert_eq!(asked().await, inside);
+            client.batch_execute("ROLLBACK; BEGIN").await.unwrap();
+            client.query("SELECT semel_enqueue('payments.made', NULL, 'paid')", &[]).await.unwrap();
+            assert_eq!(asked().await, inside);
+            client.batch_execute("ROLLBACK").await.unwrap();
+        }
     });
 }
 

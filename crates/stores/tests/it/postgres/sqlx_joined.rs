@@ -119,3 +119,36 @@ fn with_sqlx_an_operation_costs_two_round_trips_and_a_lost_commit_is_found() {
         assert_eq!(payments(&database).await, 2);
     });
 }
+
+// G-30: an error that may have come after the COMMIT is looked into, and one that cannot is not.
+#[test]
+fn with_sqlx_an_error_that_may_follow_the_commit_is_looked_into() {
+    with_database(async |database| {
+        let (_store, prints) = shop(&database).await;
+        let late = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                RAISE EXCEPTION 'not today' USING ERRCODE = TG_ARGV[0];
+            END $$";
+        database.run(late).await;
+        let mut connection = PgConnection::connect(&database.url()).await.unwrap();
+        let mut other = PgConnection::connect(&database.url()).await.unwrap();
+        for (code, is_asked) in [("57014", true), ("23514", false)] {
+            let trigger = format!(
+                "DROP TRIGGER IF EXISTS late ON payment; CREATE CONSTRAINT TRIGGER late AFTER INSERT ON payment
+                 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION refuse('{code}')"
+            );
+            database.run(&trigger).await;
+            let mut transaction = connection.begin().await.unwrap();
+            let running = run(tx::begin(&mut *transaction, &call(&prints, "k-1", "x")).await.unwrap());
+            transaction.execute(EFFECT).await.unwrap();
+            let finished = tx::finish(&mut *transaction, running, &Outcome::text("paid"), &[]).await.unwrap();
+            let mut asked = false;
+            let resolve = async |lost| {
+                asked = true;
+                tx::resolve(&mut other, lost, tx::PATIENCE).await
+            };
+            let error = tx::commit(transaction, finished, resolve).await.unwrap_err();
+            assert!(asked == is_asked && !error.outcome_is_unknown(), "{code}: {error:?}");
+            assert_eq!(payments(&database).await, 0);
+        }
+    });
+}

@@ -23,4 +23,7 @@ SELECT coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigi
     content_type, payload, correlation, causation, trace_parent, deliver_after
 FROM message
 WHERE (deliver_after > coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)) IS NOT TRUE
+    -- A message must not be published by a commit that a crash can undo. Once per statement, local to the transaction.
+    AND (SELECT set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true))
+        IS NOT NULL
 ORDER BY place

@@ -8,3 +8,6 @@ FROM unnest(
     $9::text[], $10::bigint[]
 ) AS message(id, topic, key, headers, content_type, payload, correlation, causation, trace_parent,
     deliver_after)
+-- A message must not be published by a commit that a crash can undo. Once per statement, local to the transaction.
+WHERE (SELECT set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true))
+    IS NOT NULL

@@ -168,3 +168,29 @@ fn a_refused_message_does_not_spoil_the_transaction() {
         assert_eq!(Relay::of(&outbox).await.send_all(10).await, ["good"]);
     });
 }
+
+const SET_ASIDE: &str = include_str!("../../../../src/postgres/outbox/sql/set_aside.sql");
+
+// G-43: after a lost answer the holder goes on by a step of the same number; what was delayed on the way finds
+// that step, and must not take it for its own.
+#[test]
+fn a_delayed_save_sets_nothing_aside_by_the_step_of_another_transaction() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        let writer = database.client().await;
+        write(&writer, "a", "sent elsewhere").await;
+        let _relay = Relay::of(&outbox).await;
+        let row = "SELECT o.lane, o.sequence, c.step, c.epoch
+            FROM semel_outbox AS o JOIN semel_outbox_cursor AS c USING (lane) ORDER BY c.step DESC LIMIT 1";
+        let row = writer.query_one(row, &[]).await.unwrap();
+        let (lane, sequence): (i16, i64) = (row.get(0), row.get(1));
+        let (step, epoch): (i64, i64) = (row.get(2), row.get(3));
+        let (sequences, states) = (vec![sequence], vec![2_i16]);
+        let (again, reasons, clock) = (vec![None::<i64>], vec!["late"], None::<i64>);
+        let set = writer
+            .query(SET_ASIDE, &[&lane, &step, &epoch, &clock, &sequences, &states, &again, &reasons])
+            .await;
+        assert!(set.unwrap().is_empty());
+        assert_eq!(database.number("SELECT count(*) FROM semel_outbox_aside").await, 0);
+    });
+}

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use semel_core::outbox::{Lane, Settled, Taken};
+use semel_core::outbox::{Lane, Settled, Taken, Verdict};
 use semel_core::{Nonce, Outbox};
 use semel_stores::postgres::outbox::PostgresOutbox;
 
@@ -173,5 +173,36 @@ fn a_dump_loaded_into_a_new_cluster_stops_and_loses_nothing_when_rebased() {
         assert_eq!(sorted(all), sorted(expected), "each once: what was settled is not sent again");
         assert!(relay.send_all(6).await.is_empty(), "and not for ever");
         drop((relay, outbox, new));
+    });
+}
+
+// G-44: what was set aside stays aside, and the lane goes on.
+#[test]
+fn a_rebase_does_not_make_letters_new_again() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        let writer = database.client().await;
+        write(&writer, "a", "dead").await;
+        write(&writer, "a", "behind").await;
+        let mut relay = Relay::of(&outbox).await;
+        for cursor in &mut relay.cursors {
+            if cursor.next(1).await.unwrap().len() == 1 {
+                cursor.save(&[Settled::Dead { reason: "never".into() }]).await.unwrap();
+            }
+        }
+        drop(relay);
+        // As after a return to an older state: a log of this server that knows of its future.
+        let ahead =
+            "UPDATE semel_outbox_cursor SET xid = pg_current_xact_id(), snapshot = '1000000000:1000000000:'";
+        database.run(ahead).await;
+        assert!(why_stopped(&outbox).await.unwrap().contains("rebase"));
+        assert_eq!(outbox.rebase("ops").await.unwrap(), 1, "the letter is not sent again");
+        let mut relay = Relay::of(&outbox).await;
+        assert!(relay.send_all(10).await.is_empty(), "one is dead, the other waits behind it");
+        let aside = outbox.aside(None, 0, 100).await.unwrap();
+        let texts: Vec<String> = aside.iter().map(|letter| super::desk::text(&letter.entry)).collect();
+        assert_eq!(texts, ["dead", "behind"]);
+        outbox.judge(aside[0].entry.message.id, &Verdict::Discard).await.unwrap();
+        assert_eq!(relay.send_all(10).await, ["behind"]);
     });
 }

@@ -1,0 +1,2 @@
+-- Makes the caller's transaction unable to commit.
+SELECT semel_fail($1)
