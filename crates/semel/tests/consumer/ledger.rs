@@ -102,7 +102,7 @@ fn later(arrival: &Arrival) -> SetAside<'_> {
 async fn what_somebody_else_applied_meanwhile_is_not_set_aside(world: World) {
     // G-45: one consumer failed and rolled back, another applied its copy, then the first sets it aside.
     let one = arrival("1", Some("k"), "a");
-    assert_eq!(world.apply(&[one.clone()]).await, committed(&[New]));
+    assert_eq!(world.apply(std::slice::from_ref(&one)).await, committed(&[New]));
     let generation = world.inbox.assign("g", "orders", 0).await.unwrap().generation;
     let offsets = [Offset { topic: "orders".into(), partition: 0, generation, first: 0, next: 1 }];
     assert_eq!(world.inbox.set_aside("g", &[later(&one)], &offsets).await.unwrap(), Kept::Kept);
@@ -254,8 +254,12 @@ async fn a_call_without_a_result_waits_while_its_key_is_parked(world: World) {
     let both = batch(&[first.clone(), second.clone()]);
     assert_eq!(world.inbox.intend(&both).await.unwrap(), [New, New]);
     world.inbox.set_aside("g", &[later(&first)], &[]).await.unwrap();
-    assert_eq!(world.inbox.intend(&batch(&[second.clone()])).await.unwrap(), [Behind]);
-    assert_eq!(world.inbox.intend(&batch(&[second.clone()])).await.unwrap(), [Duplicate], "it has a letter");
+    assert_eq!(world.inbox.intend(&batch(std::slice::from_ref(&second))).await.unwrap(), [Behind]);
+    assert_eq!(
+        world.inbox.intend(&batch(std::slice::from_ref(&second))).await.unwrap(),
+        [Duplicate],
+        "it has a letter"
+    );
 
     for expected in [first, second] {
         let due = world.inbox.due("g", 9).await.unwrap();
