@@ -77,6 +77,7 @@ pub async fn plan(address: &str) -> Result<crate::Missing, Error> {
 }
 
 /// What an address names.
+#[allow(dead_code, reason = "each build leaves out some")]
 enum Named<'a> {
     Memory,
     Sqlite(std::path::PathBuf),
