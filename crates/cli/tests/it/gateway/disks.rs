@@ -42,8 +42,9 @@ async fn on_a_full_disk_nothing_is_promised_and_with_room_again_all_is_done_once
                 assert_eq!(upstream.count(&path), 0, "nothing runs");
                 refused += 1;
             }
+            // It ran, and its outcome waits for room.
             503 => {
-                assert_eq!(answer.problem(), "outcome-unstored");
+                assert_eq!(answer.problem(), "outcome-unknown");
                 refused += 1;
             }
             _ => panic!("{answer:?}"),
