@@ -19,7 +19,10 @@ use semel_workers::sinks::{Batch, Format, Line, Parcel, Receipt, Sink, Stamp};
 #[cfg(any(feature = "nats", feature = "kafka"))]
 fn engine(name: &str, variable: &str) -> Option<String> {
     match std::env::var(variable) {
-        Ok(value) => Some(value),
+        Ok(value) => {
+            semel_testkit::ledger("sinks of the relay", name, 1);
+            Some(value)
+        }
         Err(_) if std::env::var("SEMEL_TEST_REQUIRE").is_ok_and(|value| value == "1") => {
             panic!("{variable} is not set, and SEMEL_TEST_REQUIRE demands {name}")
         }
