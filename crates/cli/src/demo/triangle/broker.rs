@@ -16,7 +16,7 @@ use semel::store::Pending;
 /// Of a hundred, in each direction.
 const ACKS_LOST: u64 = 20;
 
-/// Numbers from a seed, so that a run can be repeated.
+/// Numbers from a seed. What the clients do is the same in each run; who asks the broker first is not.
 pub(super) struct Chance(u64);
 
 impl Chance {

@@ -22,7 +22,7 @@ use super::run::{Target, free_port};
 
 const ORDER: &str = "SEMEL_VERIFY_LAYER";
 /// How long the service waits for its bank.
-const PATIENCE: Duration = Duration::from_millis(400);
+const PATIENCE: Duration = Duration::from_millis(1200);
 
 pub(super) fn service(home: &Path, memory: Memory) -> (Target, Life) {
     let place = home.join("store");
@@ -43,7 +43,7 @@ pub(super) fn service(home: &Path, memory: Memory) -> (Target, Life) {
         "--failing-data",
         r#"{"amount":0,"reference":"{tag}"}"#,
         "--slow-url",
-        &format!("http://127.0.0.1:{port}/payments?delay_ms=900"),
+        &format!("http://127.0.0.1:{port}/payments?delay_ms=2200"),
     ];
     let target = Target {
         origin: format!("http://127.0.0.1:{port}"),
@@ -75,7 +75,7 @@ async fn live(port: &str, ttl: Duration, home: PathBuf) {
     let store = semel::stores::open(&store).await.expect("the store opens");
     let policy = Policy::builder()
         .lease(Duration::from_millis(600))
-        .run_max(Duration::from_millis(500))
+        .run_max(Duration::from_millis(1500))
         .store_patience(Duration::from_millis(200))
         .ttl(ttl)
         .retry_window(ttl / 4)

@@ -74,7 +74,7 @@ fn gateway(home: &Path, memory: Memory, store: &str) -> (Target, Life) {
     // It is ready when it says so: a port may accept before that.
     let start = format!(
         "cd '{here}' && : >out && {{ '{exe}' gateway --upstream demo --listen 127.0.0.1:{port} --store '{store}' \
-         --tenant credential --recovery ask:http://127.0.0.1:{port}/reconcile --lease 600ms --run-max 500ms \
+         --tenant credential --recovery ask:http://127.0.0.1:{port}/reconcile --lease 600ms --run-max 1500ms \
          --store-patience 1s {ttl} --log-filter warn >out 2>>log & echo $! >pid; }} && \
          for _ in $(seq 1500); do grep -q 'gateway listening' out && exit 0; sleep 0.02; done; exit 1"
     );
@@ -85,7 +85,7 @@ fn gateway(home: &Path, memory: Memory, store: &str) -> (Target, Life) {
         "--failing-data",
         r#"{"amount":100,"currency":"XTS","reference":"{tag}"}"#,
         "--slow-url",
-        &format!("{origin}/payments?delay=0.9"),
+        &format!("{origin}/payments?delay=2.2"),
     ];
     let target = Target {
         path: "/payments?delay=0.05",
