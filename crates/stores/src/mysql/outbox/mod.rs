@@ -3,7 +3,7 @@
 //!
 //! A published message is removed by its whole primary key, so that a save waits for no writer. Numbers are given
 //! before their transactions commit; whoever commits late is found all the same, because its rows are there, and
-//! a lane is read from its [beginning](floor) as far as anybody may still write.
+//! a lane is read from its beginning (`floor`) as far as anybody may still write.
 //!
 //! Lanes, letters and keys that wait are changed under the lock of the lane's row; a holder whose epoch is no
 //! longer the row's changes nothing.
