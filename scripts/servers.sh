@@ -9,11 +9,13 @@
 #   scripts/servers.sh lacks ENGINE            say what is not installed; nothing if it can be started
 #
 # ENGINE is postgres (with PgBouncer), mariadb, nats or kafka. Logs stay in DIR/log. It installs nothing: ./test does.
+# With SEMEL_SERVERS_SYNC=off nothing waits for the disk: what was written survives a kill -9, not a power cut.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 engines=(postgres mariadb nats kafka)
 me=$(id -un)
+sync=${SEMEL_SERVERS_SYNC:-on}
 # The time a server may take to answer, when every core is busy.
 ready_seconds_max=150
 

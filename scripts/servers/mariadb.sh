@@ -42,6 +42,7 @@ socket = $home/socket
 log-error = $dir/log/mariadb.log
 init-file = $home/init.sql
 innodb-flush-log-at-trx-commit = 1
+$([[ $sync == on ]] || echo debug-no-sync)
 innodb-buffer-pool-size = 96M
 innodb-log-file-size = 32M
 max-connections = 300

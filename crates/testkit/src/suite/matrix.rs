@@ -5,7 +5,7 @@ use std::sync::Arc;
 use semel_core::claim::{Claim, Request};
 use semel_core::record::{Recovery, State};
 use semel_core::verbs::{Complete, Finding, MarkUnknown, Purge, Release, Renew, Settle, Settler, Witness};
-use semel_core::{Holder, Nonce, Operation, Token};
+use semel_core::{Holder, Nonce, Operation, OperationId, Token};
 
 use crate::Rig;
 use crate::scene::{COFFEE, LEASE, MINUTE, RECOVERIES, RUN_MAX, TTL, micros, operation, prints, request};
@@ -57,63 +57,94 @@ pub(super) async fn every_state_meets_every_verb_as_the_table_says(rig: Arc<dyn 
     let mut twin = Twin::new(rig, Reference::new()).await;
     let mut met = 0;
     for (name, past) in PASTS {
-        for recovery in RECOVERIES {
-            let verbs = deeds(&operation("counting-00000001"), recovery, None, &[]).len();
-            for verb in 0..verbs {
-                let order = operation(&format!("{name}-{recovery:?}-{verb}-matrix"));
-                let (mut waited, mut holders, mut claims) = (0, Vec::new(), Vec::new());
-                for step in *past {
-                    waited += live(&mut twin, &order, recovery, *step, &mut holders, &mut claims).await;
-                }
-                let state = twin.reference.get(order.id()).map(|record| record.state);
-                let deed = deeds(&order, recovery, claims.last(), &holders).swap_remove(verb);
-                // Twice: every verb can be repeated.
-                for _ in 0..2 {
-                    twin.both(&deed).await;
-                    twin.same_record(order.id()).await;
-                }
-                met += usize::from(state.is_some() || past.is_empty());
-                twin.shift(-waited);
-            }
+        let mut lives: Vec<Life> = RECOVERIES.iter().flat_map(|recovery| lives(name, *recovery)).collect();
+        let mut waited = 0;
+        for step in *past {
+            waited += live(&mut twin, &mut lives, *step).await;
         }
+        for life in &lives {
+            let has_record = twin.reference.get(life.order.id()).is_some();
+            met += usize::from(has_record || past.is_empty());
+        }
+        let deeds: Vec<Deed> = lives.iter().map(Life::meeting).collect();
+        // Twice: every verb can be repeated.
+        for _ in 0..2 {
+            twin.both_of_all(&deeds).await;
+            twin.same_records(&ids(&lives)).await;
+        }
+        twin.shift(-waited);
     }
     assert!(met > 2000, "{met} meetings");
 }
 
-async fn live(
-    twin: &mut Twin,
-    order: &Arc<Operation>,
+/// An operation that meets one of the verbs at the end of its past.
+struct Life {
+    order: Arc<Operation>,
     recovery: Recovery,
-    step: Past,
-    holders: &mut Vec<Holder>,
-    claims: &mut Vec<Request>,
-) -> i64 {
-    let newest = holders.last().copied();
-    let holder = || newest.expect("there was a start before");
-    let deed = match step {
-        Past::Wait(micros) => {
-            twin.shift(micros);
-            return micros;
-        }
-        Past::Start => {
-            let mut claim = request(order, COFFEE, recovery);
-            claim.subject = Some("somebody".into());
-            claims.push(claim.clone());
-            Deed::Claim(claim)
-        }
-        Past::Finish => Deed::Complete(Complete { holder: holder(), outcome: "paid".into(), ttl_min: None }),
-        Past::LetGo => Deed::Release(Release { holder: holder() }),
-        Past::Doubt => {
-            Deed::MarkUnknown(MarkUnknown { witness: Witness::Holder(holder()), note: "lost".into() })
-        }
-        Past::Erase => {
-            Deed::Purge(Purge { operation: order.id(), nonce: Nonce::random(), note: "asked".into() })
-        }
-    };
-    if let Reply::Claim(Claim::Granted(lease)) = twin.both(&deed).await {
-        holders.push(lease.holder);
+    verb: usize,
+    holders: Vec<Holder>,
+    claims: Vec<Request>,
+}
+
+impl Life {
+    fn new(order: Arc<Operation>, recovery: Recovery, verb: usize) -> Self {
+        Self { order, recovery, verb, holders: Vec::new(), claims: Vec::new() }
     }
-    twin.same_record(order.id()).await;
+
+    fn meeting(&self) -> Deed {
+        deeds(&self.order, self.recovery, self.claims.last(), &self.holders).swap_remove(self.verb)
+    }
+
+    fn step(&mut self, step: Past) -> Deed {
+        let newest = self.holders.last().copied();
+        let holder = || newest.expect("there was a start before");
+        match step {
+            Past::Wait(_) => unreachable!("time passes for all"),
+            Past::Start => {
+                let mut claim = request(&self.order, COFFEE, self.recovery);
+                claim.subject = Some("somebody".into());
+                self.claims.push(claim.clone());
+                Deed::Claim(claim)
+            }
+            Past::Finish => {
+                Deed::Complete(Complete { holder: holder(), outcome: "paid".into(), ttl_min: None })
+            }
+            Past::LetGo => Deed::Release(Release { holder: holder() }),
+            Past::Doubt => {
+                Deed::MarkUnknown(MarkUnknown { witness: Witness::Holder(holder()), note: "lost".into() })
+            }
+            Past::Erase => {
+                let operation = self.order.id();
+                Deed::Purge(Purge { operation, nonce: Nonce::random(), note: "asked".into() })
+            }
+        }
+    }
+}
+
+/// One for each verb.
+fn lives(name: &str, recovery: Recovery) -> impl Iterator<Item = Life> {
+    let verbs = deeds(&operation("counting-00000001"), recovery, None, &[]).len();
+    (0..verbs)
+        .map(move |verb| Life::new(operation(&format!("{name}-{recovery:?}-{verb}-matrix")), recovery, verb))
+}
+
+fn ids(lives: &[Life]) -> Vec<OperationId> {
+    lives.iter().map(|life| life.order.id()).collect()
+}
+
+/// Takes them all a step further; how much time passed.
+async fn live(twin: &mut Twin, lives: &mut [Life], step: Past) -> i64 {
+    if let Past::Wait(micros) = step {
+        twin.shift(micros);
+        return micros;
+    }
+    let deeds: Vec<Deed> = lives.iter_mut().map(|life| life.step(step)).collect();
+    for (life, reply) in lives.iter_mut().zip(twin.both_of_all(&deeds).await) {
+        if let Reply::Claim(Claim::Granted(lease)) = reply {
+            life.holders.push(lease.holder);
+        }
+    }
+    twin.same_records(&ids(lives)).await;
     0
 }
 
@@ -183,13 +214,13 @@ fn claims(order: &Arc<Operation>, recovery: Recovery, own: Option<&Request>) -> 
 pub(super) async fn an_ended_operation_is_left_only_by_claim_purge_and_expiry(rig: Arc<dyn Rig>) {
     let mut twin = Twin::new(rig, Reference::new()).await;
     for (end, key) in [(Past::Finish, "ended-completed-00"), (Past::LetGo, "ended-released-000")] {
-        let order = operation(key);
-        let (mut holders, mut claims) = (Vec::new(), Vec::new());
+        let mut lives = [Life::new(operation(key), Recovery::Hold, 0)];
         for step in [Past::Start, end] {
-            live(&mut twin, &order, Recovery::Hold, step, &mut holders, &mut claims).await;
+            live(&mut twin, &mut lives, step).await;
         }
+        let [Life { order, recovery, holders, claims, .. }] = lives;
         let ended = twin.reference.get(order.id()).map(|record| record.state);
-        let all = deeds(&order, Recovery::Hold, claims.last(), &holders);
+        let all = deeds(&order, recovery, claims.last(), &holders);
         for deed in all.iter().filter(|deed| !matches!(deed, Deed::Claim(_) | Deed::Purge(_))) {
             twin.both(deed).await;
             assert_eq!(twin.reference.get(order.id()).map(|record| record.state), ended, "{deed:?}");

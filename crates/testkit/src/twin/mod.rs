@@ -10,6 +10,7 @@ mod reference;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use semel_core::claim::Claim;
 use semel_core::clock::Timestamp;
 use semel_core::store::Filter;
@@ -21,6 +22,9 @@ pub(crate) use reference::Reference;
 use crate::Rig;
 use crate::scene::MINUTE;
 use facts::{Fact, of_record, of_reply};
+
+/// How many calls a store is asked at once where they do not touch each other.
+const ABREAST: usize = 32;
 
 /// The pair. The reference's tokens are the names under which callers speak of attempts.
 pub(crate) struct Twin {
@@ -49,16 +53,34 @@ impl Twin {
         self.check(deed, expected).await
     }
 
+    /// The same with deeds about different operations, which the store does side by side.
+    pub(crate) async fn both_of_all(&mut self, deeds: &[Deed]) -> Vec<Reply> {
+        let expected: Vec<Reply> = deeds.iter().map(|deed| self.reference.apply(deed)).collect();
+        let real: Vec<Deed> =
+            deeds.iter().map(|deed| deed.clone().with_tokens(&|token| self.real(token))).collect();
+        let mut replies = Vec::with_capacity(real.len());
+        for some in real.chunks(ABREAST) {
+            replies.extend(join_all(some.iter().map(|deed| deed.perform(self.rig.store()))).await);
+        }
+        for ((deed, expected), real) in deeds.iter().zip(&expected).zip(&replies) {
+            self.agree(deed, expected, real);
+        }
+        expected
+    }
+
     /// Does on the store what the reference has already done, and demands its answer.
     pub(crate) async fn check(&mut self, deed: &Deed, expected: Reply) -> Reply {
         let real = deed.clone().with_tokens(&|token| self.real(token)).perform(self.rig.store()).await;
-        if let (Reply::Claim(Claim::Granted(ours)), Reply::Claim(Claim::Granted(theirs))) = (&expected, &real)
-        {
+        self.agree(deed, &expected, &real);
+        expected
+    }
+
+    fn agree(&mut self, deed: &Deed, expected: &Reply, real: &Reply) {
+        if let (Reply::Claim(Claim::Granted(ours)), Reply::Claim(Claim::Granted(theirs))) = (expected, real) {
             let known = self.tokens.insert(ours.holder.token, theirs.holder.token);
             assert!(known.is_none_or(|known| known == theirs.holder.token), "one attempt has one token");
         }
-        self.compare(&of_reply(&expected), &of_reply(&real), &format!("the answer to {deed:?}"));
-        expected
+        self.compare(&of_reply(expected), &of_reply(real), &format!("the answer to {deed:?}"));
     }
 
     /// Moves both clocks.
@@ -74,6 +96,12 @@ impl Twin {
             (None, None) => {}
             (Some(ours), Some(theirs)) => self.compare(&of_record(ours), &of_record(&theirs), "the record"),
             (ours, theirs) => panic!("one side has a record: reference {ours:?}, store {theirs:?}"),
+        }
+    }
+
+    pub(crate) async fn same_records(&self, ids: &[OperationId]) {
+        for some in ids.chunks(ABREAST) {
+            join_all(some.iter().map(|id| self.same_record(*id))).await;
         }
     }
 

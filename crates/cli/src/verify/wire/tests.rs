@@ -215,6 +215,7 @@ async fn an_answer_over_http2_has_a_limit_too() {
     let url = format!("http://{}/", listener.local_addr().unwrap());
     tokio::spawn(async move {
         let (stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
         let service = service_fn(|_: http::Request<hyper::body::Incoming>| async move {
             let body = Bytes::from(vec![b'x'; super::http1::ANSWER_BYTES_MAX + 1]);
             Ok::<_, Infallible>(http::Response::new(Full::new(body)))

@@ -53,6 +53,8 @@ impl Severing {
                 let server = server.clone();
                 tokio::spawn(async move {
                     let Ok(server) = TcpStream::connect(server).await else { return };
+                    // Nothing that is passed on may wait for an acknowledgement.
+                    let _ = (client.set_nodelay(true), server.set_nodelay(true));
                     let ((from_client, to_client), (from_server, to_server)) =
                         (client.into_split(), server.into_split());
                     // Whoever ends first takes both ends along.

@@ -170,6 +170,7 @@ async fn behind_a_switch(url: &str, switch: PathBuf) -> String {
                     return;
                 }
                 let Ok(mut there) = TcpStream::connect(&server).await else { return };
+                let _ = (client.set_nodelay(true), there.set_nodelay(true));
                 tokio::select! {
                     _ = copy_bidirectional(&mut client, &mut there) => {}
                     _ = told.wait_for(|is_away| *is_away) => {}

@@ -57,6 +57,8 @@ impl Proxy {
                 let counted = counted.clone();
                 tokio::spawn(async move {
                     let Ok(server) = TcpStream::connect(server).await else { return };
+                    // Nothing that is passed on may wait for an acknowledgement.
+                    let _ = (client.set_nodelay(true), server.set_nodelay(true));
                     tokio::select! {
                         _ = carry(client, server, &cut, &notify, &counted) => {}
                         _ = closed.wait_for(|open| !*open) => {}
