@@ -45,7 +45,7 @@
 //! [`SemelLayer`] makes [`Semel`], the service. [`Route`] says how requests are run, [`Routes`] which
 //! route they belong to, [`tenant`] who their client is. [`Op`] is the operation in the hands of the
 //! handler. [`verdict`] decides what a response means; [`problem`] is what clients are told when there is
-//! no answer. [`Observer`] hears of every decision.
+//! no answer. [`Observer`] hears of every decision. [`etag`] reads `If-Match`, for changes that need no key.
 //!
 //! What this crate refuses to know: paths and how they match, sockets, TLS, and how an upstream is
 //! reached. The service inside may be a handler or a gateway's way to an upstream; the layer cannot tell.
@@ -64,6 +64,7 @@ mod capture;
 mod coding;
 mod describe;
 mod entry;
+pub mod etag;
 mod exchange;
 mod future;
 pub mod header;

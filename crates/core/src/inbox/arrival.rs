@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::message::Header;
 use crate::mutant;
+use crate::outbox::Term;
 
 /// Longest id of a message.
 pub const ID_CHARS_MAX: usize = 255;
@@ -185,11 +186,11 @@ pub fn headers_of(text: &str) -> Vec<Header> {
     text.split('\n').filter_map(header).collect()
 }
 
-/// Which holding of its lane a relay published under, and where in it: `LANE.EPOCH.SEQUENCE`.
+/// Which holding of its lane a relay published under, and where in it: `LANE.EPOCH.SEQUENCE`, the lane in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fence {
-    /// The lane.
-    pub lane: u16,
+    /// A lane of one store: two stores that publish under the same key do not overtake each other.
+    pub lane: u64,
     /// Grows each time the lane changes hands.
     pub epoch: u64,
     /// Grows with each message of a key.
@@ -197,11 +198,21 @@ pub struct Fence {
 }
 
 impl Fence {
+    /// For a message of a lane of this store.
+    pub fn new(store_id: &[u8; 16], term: Term, sequence: u64) -> Self {
+        let hash = Sha256::new().chain_update(store_id).chain_update(term.lane.0.to_be_bytes()).finalize();
+        let first: [u8; 8] = std::array::from_fn(|at| hash[at]);
+        // Databases have signed numbers.
+        let lane = u64::from_be_bytes(first) >> 1;
+        let lane = if mutant::on("fence-without-store") { u64::from(term.lane.0) } else { lane };
+        Self { lane, epoch: term.epoch, sequence }
+    }
+
     /// `None` for anything that is no fence: it then says nothing.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('.');
         let fence = Self {
-            lane: parts.next()?.parse().ok()?,
+            lane: u64::from_str_radix(parts.next().filter(|lane| lane.len() == 16)?, 16).ok()?,
             epoch: parts.next()?.parse().ok()?,
             sequence: parts.next()?.parse().ok()?,
         };
@@ -211,7 +222,7 @@ impl Fence {
 
 impl fmt::Display for Fence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.lane, self.epoch, self.sequence)
+        write!(f, "{:016x}.{}.{}", self.lane, self.epoch, self.sequence)
     }
 }
 
@@ -280,6 +291,7 @@ fn find_id(message: &Incoming, ids: &Ids) -> Result<Id, NoId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outbox::Lane;
 
     fn message(headers: &[(&str, &str)]) -> Incoming {
         let headers =
@@ -328,9 +340,29 @@ mod tests {
     fn a_fence_is_read_whole_or_not_at_all() {
         let fence = Fence { lane: 3, epoch: 7, sequence: 1042 };
         assert_eq!(Fence::parse(&fence.to_string()), Some(fence));
-        for bad in ["", "1", "1.2", "1.2.3.4", "-1.2.3", "a.b.c", "70000.1.1"] {
+        assert_eq!(fence.to_string(), "0000000000000003.7.1042");
+        let lane = "0000000000000001";
+        for bad in [
+            "",
+            lane,
+            "1.2.3",
+            &format!("{lane}.2"),
+            &format!("{lane}.2.3.4"),
+            &format!("{lane}.-2.3"),
+            "a.b.c",
+        ] {
             assert_eq!(Fence::parse(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn lanes_of_different_stores_are_different_lanes() {
+        // G-42, G-45
+        let of = |store, lane| Fence::new(&[store; 16], Term { lane: Lane(lane), epoch: 1 }, 1).lane;
+        assert_eq!(of(1, 3), of(1, 3));
+        assert_ne!(of(1, 3), of(2, 3));
+        assert_ne!(of(1, 3), of(1, 4));
+        assert!(of(1, 3) <= i64::MAX as u64, "every database can keep it");
     }
 
     #[test]

@@ -96,7 +96,7 @@ pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Receiv
     let found: HashMap<usize, Received> = found.iter().copied().collect();
     let mut hashes: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
     let mut parked: HashSet<(&str, Cow<'_, str>)> = HashSet::new();
-    let mut furthest: HashMap<(&str, u16, Cow<'_, str>), (u64, u64)> = HashMap::new();
+    let mut furthest: HashMap<(&str, u64, Cow<'_, str>), (u64, u64)> = HashMap::new();
     let mut all = Vec::with_capacity(arrivals.len());
     for (index, arrival) in arrivals.iter().enumerate() {
         let source = &*arrival.message.source;

@@ -2,6 +2,7 @@
 
 use semel::inbox::Received::{Duplicate, New, Stale};
 use semel::inbox::{Applied, Arrival, Aside, Fence, Offset};
+use semel::outbox::{Lane, Term};
 
 use crate::world::{World, arrival};
 
@@ -12,6 +13,7 @@ crate::on_every_database!(
     a_late_commit_of_the_same_holding_is_applied,
     a_zombie_relay_in_between_leaves_each_message_applied_once_and_in_order,
     the_rightful_copy_of_a_stale_message_is_applied,
+    stores_that_publish_under_one_key_do_not_shut_each_other_out,
 );
 
 fn offset(generation: u64, first: i64, next: i64) -> Vec<Offset> {
@@ -102,4 +104,22 @@ async fn the_rightful_copy_of_a_stale_message_is_applied(world: World) {
     assert_eq!(world.apply(&both).await, Applied::Committed(vec![New, Duplicate]), "also in one batch");
     assert_eq!(world.effects().await, ["6", "5", "4"]);
     assert!(world.inbox.letters("g", None, 0, 9).await.unwrap().is_empty(), "its letter is taken away");
+}
+
+async fn stores_that_publish_under_one_key_do_not_shut_each_other_out(world: World) {
+    // G-42, G-45
+    let from = |store, id: &str, epoch, sequence| {
+        let fence = Fence::new(&[store; 16], Term { lane: Lane(0), epoch }, sequence);
+        Arrival { fence: Some(fence), ..arrival(id, Some("order-7"), id) }
+    };
+    assert_eq!(world.apply(&[from(1, "1", 9, 100)]).await, Applied::Committed(vec![New]));
+    assert_eq!(world.apply(&[from(2, "2", 1, 5)]).await, Applied::Committed(vec![New]));
+    let both = [from(1, "3", 9, 101), from(2, "4", 1, 6)];
+    assert_eq!(world.apply(&both).await, Applied::Committed(vec![New, New]));
+    assert_eq!(
+        world.apply(&[from(1, "5", 8, 99)]).await,
+        Applied::Committed(vec![Stale]),
+        "its own are compared"
+    );
+    assert_eq!(world.effects().await, ["1", "2", "3", "4"]);
 }

@@ -47,7 +47,7 @@ CREATE TABLE semel_inbox_fence (
     epoch     bigint   NOT NULL,
     sequence  bigint   NOT NULL,
     seen_at   bigint   NOT NULL,
-    lane      integer  NOT NULL,
+    lane      bigint   NOT NULL,
     grp       text     NOT NULL,
     source    text     NOT NULL,
     key       text     NOT NULL,

@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use semel_core::inbox::Fence;
 use semel_core::outbox::{Entry, Facts, Term};
 use semel_core::{Message, MessageId, Timestamp, mutant};
 use serde_json::{Map, Value};
@@ -30,6 +31,7 @@ pub enum Format {
 /// What all messages of one holding of a lane have in common.
 #[derive(Clone, Debug)]
 pub struct Stamp {
+    store_id: [u8; 16],
     term: Term,
     format: Format,
     prefix: &'static str,
@@ -64,7 +66,8 @@ impl Stamp {
     ) -> Self {
         let store =
             || facts.store_id.iter().fold("/semel/".to_owned(), |text, byte| format!("{text}{byte:02x}"));
-        Self { term, format, prefix, source: source.map_or_else(store, str::to_owned).into() }
+        let store_id = facts.store_id;
+        Self { store_id, term, format, prefix, source: source.map_or_else(store, str::to_owned).into() }
     }
 
     /// Writes a message for the wire.
@@ -101,9 +104,9 @@ impl Stamp {
         let user = message.headers.iter().map(|header| (header.name.clone(), header.value.clone()));
         let trace = message.trace_parent.as_ref().map(|value| ("traceparent".to_owned(), value.clone()));
         let mut headers: Vec<_> = user.filter(|(name, _)| trace.is_none() || name != "traceparent").collect();
-        let fence = format!("{}.{}.{}", self.term.lane.0, self.term.epoch, entry.sequence);
+        let fence = Fence::new(&self.store_id, self.term, entry.sequence);
         headers.push(("semel-id".into(), id.to_string()));
-        headers.push(("semel-fence".into(), fence));
+        headers.push(("semel-fence".into(), fence.to_string()));
         // Brokers without keys of their own pass it on, and consumers keep its order.
         headers.extend(message.key.iter().map(|key| ("semel-key".to_owned(), key.clone())));
         headers.extend(message.correlation.iter().map(|id| ("semel-correlation".to_owned(), id.clone())));
@@ -220,7 +223,8 @@ mod tests {
         assert_eq!((parcel.id, &parcel.body), (message.id, &message.payload));
         assert_eq!(parcel.content_type, "application/json");
         assert_eq!(header(&parcel, "semel-id"), Some(&*message.id.to_string()));
-        assert_eq!(header(&parcel, "semel-fence"), Some("3.7.42"));
+        let fence = header(&parcel, "semel-fence").and_then(Fence::parse).unwrap();
+        assert_eq!((fence.epoch, fence.sequence), (7, 42));
         assert_eq!(header(&parcel, "semel-correlation"), Some("req-1"));
         assert_eq!(header(&parcel, "semel-causation"), Some("key-1"));
         assert_eq!(header(&parcel, "traceparent"), message.trace_parent.as_deref());

@@ -249,7 +249,7 @@ struct Columns<'a> {
     hashes: Vec<&'a [u8]>,
     sizes: Vec<i32>,
     keys: Vec<Option<Cow<'a, str>>>,
-    lanes: Vec<Option<i32>>,
+    lanes: Vec<Option<i64>>,
     epochs: Vec<Option<i64>>,
     sequences: Vec<Option<i64>>,
     letters: Vec<Option<i64>>,
@@ -265,7 +265,7 @@ impl<'a> Columns<'a> {
             columns.hashes.push(&arrival.hash);
             columns.sizes.push(i32::try_from(arrival.size()).unwrap_or(i32::MAX));
             columns.keys.push(arrival.message.ordering_key());
-            columns.lanes.push(arrival.fence.map(|fence| i32::from(fence.lane)));
+            columns.lanes.push(arrival.fence.map(|fence| number(fence.lane)));
             columns.epochs.push(arrival.fence.map(|fence| number(fence.epoch)));
             columns.sequences.push(arrival.fence.map(|fence| number(fence.sequence)));
             columns.letters.push(arrival.letter.map(number));
@@ -282,7 +282,7 @@ impl<'a> Columns<'a> {
             (&self.hashes, Type::BYTEA_ARRAY),
             (&self.sizes, Type::INT4_ARRAY),
             (&self.keys, Type::TEXT_ARRAY),
-            (&self.lanes, Type::INT4_ARRAY),
+            (&self.lanes, Type::INT8_ARRAY),
             (&self.epochs, Type::INT8_ARRAY),
             (&self.sequences, Type::INT8_ARRAY),
             (&self.letters, Type::INT8_ARRAY),

@@ -10,7 +10,7 @@ WITH clock AS MATERIALIZED (
 arrival AS MATERIALIZED (
     SELECT *
     FROM unnest(
-        $3::text[], $4::text[], $5::bytea[], $6::integer[], $7::text[], $8::integer[], $9::bigint[],
+        $3::text[], $4::text[], $5::bytea[], $6::integer[], $7::text[], $8::bigint[], $9::bigint[],
         $10::bigint[], $11::bigint[]
     ) WITH ORDINALITY AS a (source, id, hash, size, key, lane, epoch, sequence, letter, place)
 ),

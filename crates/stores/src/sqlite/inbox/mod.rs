@@ -132,7 +132,7 @@ impl Step<'_> {
             return Ok(false);
         };
         let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
-        let values = params![self.group, arrival.message.source, fence.lane, key, epoch, sequence];
+        let values = params![self.group, arrival.message.source, signed(fence.lane), key, epoch, sequence];
         let mut stale = self.conn.prepare_cached(include_str!("../sql/inbox_stale.sql"))?;
         Ok(stale.query_row(values, |row| row.get(0))?)
     }
@@ -150,7 +150,8 @@ impl Step<'_> {
         }
         if let Some(fence) = arrival.fence {
             let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
-            let values = params![group, source, fence.lane, key, epoch, sequence, self.now.as_micros()];
+            let values =
+                params![group, source, signed(fence.lane), key, epoch, sequence, self.now.as_micros()];
             conn.prepare_cached(include_str!("../sql/inbox_further.sql"))?.execute(values)?;
         }
         Ok(Received::New)

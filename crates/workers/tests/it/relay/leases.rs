@@ -1,6 +1,7 @@
 //! One publisher per lane, whoever was paused, killed or told to stop (G-42).
 
 use semel_core::Nonce;
+use semel_core::inbox::Fence;
 use semel_core::outbox::{
     Cursor, Entry, Found, Judged, Lane, Overview, Position, Saved, Settled, Taken, Tended, Verdict,
 };
@@ -154,13 +155,15 @@ async fn a_crash_between_publish_and_save_publishes_again_under_the_same_ids_in_
     let ids = recorder.ids();
     assert_eq!(ids.len(), 20);
     assert_eq!(ids[..10], ids[10..]);
-    let fences: Vec<String> = recorder.landed.lock().unwrap().iter().map(fence).collect();
-    assert!(fences[..10].iter().all(|fence| fence.starts_with("0.1.")), "{fences:?}");
-    assert!(fences[10..].iter().all(|fence| fence.starts_with("0.2.")), "receivers can tell: {fences:?}");
+    let fences: Vec<Fence> = recorder.landed.lock().unwrap().iter().map(fence).collect();
+    assert!(fences.iter().all(|fence| fence.lane == fences[0].lane), "{fences:?}");
+    assert!(fences[..10].iter().all(|fence| fence.epoch == 1), "{fences:?}");
+    assert!(fences[10..].iter().all(|fence| fence.epoch == 2), "receivers can tell: {fences:?}");
 }
 
-fn fence(parcel: &Parcel) -> String {
-    parcel.headers.iter().find(|(name, _)| name == "semel-fence").unwrap().1.clone()
+fn fence(parcel: &Parcel) -> Fence {
+    let (_, value) = parcel.headers.iter().find(|(name, _)| name == "semel-fence").unwrap();
+    Fence::parse(value).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,6 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
+use semel_core::inbox::Fence;
 use semel_core::runtime::Tokio;
 use semel_workers::relay::{Relay, Settings};
 use semel_workers::sinks::{Address, HttpSink};
@@ -74,13 +75,14 @@ async fn a_message_is_posted_with_its_id_as_idempotency_key() {
         ("idempotency-key", &*id),
         ("ce-id", &*id),
         ("semel-id", &*id),
-        ("semel-fence", "0.3.1"),
         ("semel-correlation", "req-1"),
         ("x-shop", "köln"),
         ("content-type", "application/json"),
     ] {
         assert_eq!(headers[name].as_bytes(), value.as_bytes(), "{name}");
     }
+    let fence = Fence::parse(headers["semel-fence"].to_str().unwrap()).unwrap();
+    assert_eq!((fence.epoch, fence.sequence), (3, 1));
 }
 
 #[tokio::test]
