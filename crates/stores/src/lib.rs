@@ -6,6 +6,8 @@
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod crash;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
+mod gather;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
 mod horizon;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 mod migrate;

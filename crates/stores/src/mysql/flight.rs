@@ -10,10 +10,10 @@ use semel_core::record::{Moment, Record, Verb};
 use semel_core::verbs::{Complete, Completion};
 use semel_core::{OperationId, Token};
 
-use super::batch::{Batch, Reply};
 use super::connect::{Crashes, Live};
 use super::fault::Fault;
 use super::{Shared, row, sql, step};
+use crate::gather::{Batch, Reply};
 use crate::horizon::Horizon;
 
 const CLAIMING: (&str, &str) = ("my-before-claim-commit", "my-after-claim-commit");

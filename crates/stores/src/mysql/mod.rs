@@ -48,7 +48,7 @@ use pool::Pool;
 use server::Server;
 
 use crate::horizon::{Horizon, Seen};
-use crate::witness;
+use crate::{gather, witness};
 
 /// At most this often the witness is written.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
@@ -56,7 +56,7 @@ const WITNESS_EVERY: Duration = Duration::from_secs(1);
 /// A store in MySQL or MariaDB.
 pub struct MysqlStore {
     shared: Arc<Shared>,
-    queue: mpsc::Sender<batch::Job>,
+    queue: mpsc::Sender<gather::Job>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Tells the tasks to finish what they have and end.
     ending: watch::Sender<bool>,
@@ -75,7 +75,7 @@ struct Shared {
     clock: Option<Arc<AtomicI64>>,
     witness: Option<PathBuf>,
     sweep_from: sweep::Cursor,
-    counts: batch::Counts,
+    counts: gather::Counts,
     is_closed: AtomicBool,
 }
 
@@ -159,7 +159,7 @@ impl Shared {
             clock: options.clock.clone(),
             witness: options.witness.clone(),
             sweep_from: sweep::Cursor::default(),
-            counts: batch::Counts::default(),
+            counts: gather::Counts::default(),
             is_closed: AtomicBool::new(false),
             connector,
             horizon,
@@ -186,8 +186,9 @@ impl Shared {
     }
 
     /// How long a call in the queue is waited for: one batch before it, and its own.
-    fn patience(&self) -> Duration {
-        2 * (self.connect_wait + batch::FLIGHTS_MAX * self.call_timeout)
+    fn waits(&self) -> gather::Waits {
+        let reply = 2 * (self.connect_wait + batch::FLIGHTS_MAX * self.call_timeout);
+        gather::Waits { engine: "MySQL", room: self.connect_wait, reply }
     }
 }
 

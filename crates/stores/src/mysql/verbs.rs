@@ -11,8 +11,8 @@ use semel_core::store::{
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
 use semel_core::{Nonce, OperationId, Token, mutant};
 
-use super::batch::{self, Job};
 use super::{MysqlStore, chores, step, sweep};
+use crate::gather::{self, Job};
 
 impl MysqlStore {
     /// A verb that always goes alone.
@@ -25,7 +25,7 @@ impl MysqlStore {
 
     async fn claim_one(&self, request: &claim::Request) -> Result<Claim, Error> {
         self.shared.ready().await?;
-        match batch::ask(&self.shared, &self.queue, request.clone(), Job::Claim).await? {
+        match gather::ask(&self.queue, self.shared.waits(), request.clone(), Job::Claim).await? {
             Some(claim) => Ok(claim),
             None => step::step(&self.shared, request).await,
         }
@@ -37,7 +37,7 @@ impl MysqlStore {
         if complete.ttl_min.is_some() && !mutant::on("my-keep-longer-ignored") {
             return step::step(&self.shared, complete).await;
         }
-        match batch::ask(&self.shared, &self.queue, complete.clone(), Job::Complete).await? {
+        match gather::ask(&self.queue, self.shared.waits(), complete.clone(), Job::Complete).await? {
             Some(completion) => Ok(completion),
             None => step::step(&self.shared, complete).await,
         }

@@ -12,11 +12,11 @@ use semel_core::{OperationId, Token};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::batch::{Batch, Reply};
 use super::connect::{Live, Param, get};
 use super::fault::Fault;
 use super::pipeline::{End, Statement};
 use super::{Shared, row, sql};
+use crate::gather::{Batch, Reply};
 use crate::horizon::Horizon;
 
 /// What came back.

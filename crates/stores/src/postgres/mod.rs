@@ -48,7 +48,7 @@ use connect::Connector;
 use pool::Pool;
 
 use crate::horizon::{Horizon, Seen};
-use crate::witness;
+use crate::{gather, witness};
 
 /// At most this often the witness is written.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ pub(crate) async fn missing(options: Options) -> Result<crate::Missing, Error> {
 /// A store in PostgreSQL.
 pub struct PostgresStore {
     shared: Arc<Shared>,
-    queue: mpsc::Sender<batch::Job>,
+    queue: mpsc::Sender<gather::Job>,
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Tells the tasks to finish what they have and end.
     ending: watch::Sender<bool>,
@@ -85,7 +85,7 @@ struct Shared {
     clock: Option<Arc<AtomicI64>>,
     witness: Option<PathBuf>,
     sweep_from: sweep::Cursor,
-    counts: batch::Counts,
+    counts: gather::Counts,
     /// How it was connected, for parts with connections of their own.
     options: Options,
     is_closed: AtomicBool,
@@ -163,7 +163,7 @@ impl Shared {
             clock: options.clock.clone(),
             witness: options.witness.clone(),
             sweep_from: sweep::Cursor::default(),
-            counts: batch::Counts::default(),
+            counts: gather::Counts::default(),
             options: options.clone(),
             is_closed: AtomicBool::new(false),
             connector,
@@ -192,8 +192,9 @@ impl Shared {
     }
 
     /// How long a call in the queue is waited for: one batch before it, and its own.
-    fn patience(&self) -> Duration {
-        2 * (self.connect_wait + self.call_timeout)
+    fn waits(&self) -> gather::Waits {
+        let reply = 2 * (self.connect_wait + self.call_timeout);
+        gather::Waits { engine: "PostgreSQL", room: self.connect_wait, reply }
     }
 }
 

@@ -12,8 +12,8 @@ use semel_core::store::{
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
 use semel_core::{Nonce, OperationId, Token, mutant};
 
-use super::batch::{self, Job};
 use super::{PostgresStore, chores, step, sweep};
+use crate::gather::{self, Job};
 
 impl PostgresStore {
     /// A verb that always goes alone.
@@ -29,7 +29,7 @@ impl PostgresStore {
         if request.subject.as_deref().is_some_and(|subject| subject.contains('\0')) {
             return Err(Error::new(Kind::Misconfigured, "a subject contains a NUL character"));
         }
-        match batch::ask(&self.shared, &self.queue, request.clone(), Job::Claim).await? {
+        match gather::ask(&self.queue, self.shared.waits(), request.clone(), Job::Claim).await? {
             Some(claim) => Ok(claim),
             None => step::step(&self.shared, request).await,
         }
@@ -41,7 +41,7 @@ impl PostgresStore {
         if complete.ttl_min.is_some() && !mutant::on("pg-keep-longer-ignored") {
             return step::step(&self.shared, complete).await;
         }
-        match batch::ask(&self.shared, &self.queue, complete.clone(), Job::Complete).await? {
+        match gather::ask(&self.queue, self.shared.waits(), complete.clone(), Job::Complete).await? {
             Some(completion) => Ok(completion),
             None => step::step(&self.shared, complete).await,
         }

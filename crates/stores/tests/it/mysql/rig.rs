@@ -8,14 +8,11 @@ use std::time::Duration;
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Opts};
-use semel_core::claim::{Claim, Request};
-use semel_core::error::Error;
-use semel_core::fingerprint::{Paths, Print};
-use semel_core::record::{Recovery, Terms};
-use semel_core::verbs::Complete;
-use semel_core::{EffectStore, Lease, Nonce, Operation, OperationId, Scope};
+use semel_core::{EffectStore, Nonce, OperationId};
 use semel_stores::mysql::{MysqlStore, Options};
 use semel_testkit::{BoxFuture, Maker, Rig};
+
+pub(super) use crate::scene::{complete, granted, persist, request};
 
 /// Where a rig's clock stands until it is moved: a moment in 2026.
 const BEGINNING: i64 = 1_767_225_600_000_000;
@@ -246,37 +243,6 @@ impl Rig for MysqlRig {
     }
 }
 
-/// A first claim of a key, under the default terms of these tests.
-pub(super) fn request(key: &str) -> Request {
-    let scope = Scope::new("it", "tenant", "charge").unwrap();
-    Request {
-        operation: Arc::new(Operation::new(scope, key.parse().unwrap())),
-        nonce: Nonce::random(),
-        print: Print { version: 1, digest: [7; 32], paths: Paths::default() },
-        terms: Terms {
-            recovery: Recovery::Hold,
-            lease: Duration::from_secs(60),
-            run_max: Duration::from_secs(60),
-            ttl: Duration::from_secs(3600),
-            retry_window: Duration::from_secs(600),
-        },
-        subject: None,
-    }
-}
-
-/// The lease, or a panic.
-pub(super) fn granted(claim: Claim) -> Lease {
-    match claim {
-        Claim::Granted(lease) => lease,
-        other => panic!("granted, not {other:?}"),
-    }
-}
-
-/// A plain completion.
-pub(super) fn complete(lease: &Lease, outcome: impl Into<bytes::Bytes>) -> Complete {
-    Complete { holder: lease.holder, outcome: outcome.into(), ttl_min: None }
-}
-
 /// Options for a machine that is busy with other tests: slow, not broken.
 pub(super) fn patient(url: String) -> Options {
     let mut options = Options::new(url);
@@ -300,18 +266,4 @@ pub(super) fn impatient(url: String) -> Options {
     options.call_timeout = Duration::from_millis(1200);
     options.lock_timeout = Duration::from_millis(300);
     options
-}
-
-/// Calls until the store is back. What fails meanwhile must be worth repeating.
-pub(super) async fn persist<T>(mut call: impl AsyncFnMut() -> Result<T, Error>) -> T {
-    let mut failures = 0;
-    loop {
-        match call().await {
-            Ok(answer) => return answer,
-            Err(error) => {
-                failures += 1;
-                assert!(error.is_retryable() && failures < 50, "{error:?}");
-            }
-        }
-    }
 }
