@@ -1,7 +1,7 @@
 //! The parts of Semel that run for as long as a service does.
 //!
 //! [`Recoverer`] notices leases that lapsed and finds out what became of them; [`Sweeper`] deletes
-//! what has expired. [`Relay`](relay::Relay) publishes what is in an outbox, to a [sink](sinks); a [`consumer`]
+//! what has expired. [`Relay`] publishes what is in an outbox, to a [sink](sinks); a [`consumer`]
 //! applies the messages of a broker, from a [source](sources), once each. All work over any store, in any number of
 //! processes at once: every step they take is one fenced verb of the store.
 

@@ -3,7 +3,7 @@
 //! It lives and dies with the process, so it is for tests and for reading. Writing is atomic, as a commit
 //! would be, and sequences are given in the order of commits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -187,6 +187,7 @@ impl Outbox for MemoryOutbox {
             term,
             lease,
             batch: Vec::new(),
+            has_saved: false,
         }))))
     }
 
@@ -312,7 +313,10 @@ struct MemoryCursor {
     outbox: MemoryOutbox,
     term: Term,
     lease: Duration,
+    /// What was read and is not saved.
     batch: Vec<Entry>,
+    /// A save may have put entries of the batch behind another: they are read anew.
+    has_saved: bool,
 }
 
 impl MemoryCursor {
@@ -337,8 +341,21 @@ impl Cursor for MemoryCursor {
     }
 
     fn next(&mut self, limit: usize) -> Pending<'_, Vec<Entry>> {
-        let now = self.outbox.clock.now();
-        self.batch = self.outbox.state().ready(self.term.lane, limit.min(BATCH_MAX), now);
+        let (now, limit) = (self.outbox.clock.now(), limit.min(BATCH_MAX));
+        if std::mem::take(&mut self.has_saved) {
+            self.batch.clear();
+        }
+        let known: HashSet<u64> = self.batch.iter().map(|entry| entry.sequence).collect();
+        // What these stood behind may have been freed meanwhile; it must not be followed by others before them.
+        let behind = self.batch.iter().filter(|entry| entry.behind);
+        let shut: HashSet<String> = behind.filter_map(|entry| entry.message.key.clone()).collect();
+        let mut found = self.outbox.state().ready(self.term.lane, limit + known.len(), now);
+        found.retain(|entry| {
+            let key = entry.message.key.as_deref();
+            !known.contains(&entry.sequence) && key.is_none_or(|key| !shut.contains(key))
+        });
+        self.batch.extend(found);
+        self.batch.truncate(limit);
         ready(Ok(self.batch.clone()))
     }
 
@@ -354,6 +371,7 @@ impl Cursor for MemoryCursor {
         });
         if saved == Saved::Kept {
             self.batch.drain(..settled.len());
+            self.has_saved = true;
         }
         ready(Ok(saved))
     }
