@@ -10,6 +10,7 @@ mod gateway;
 mod inbox;
 mod keys;
 mod log;
+mod metrics;
 mod migrate;
 mod outbox;
 mod relay;

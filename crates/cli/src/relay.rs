@@ -71,6 +71,8 @@ pub(crate) struct Arguments {
     /// What to do if that is longer than the sink recognizes copies
     #[arg(long, value_enum, default_value = "warn")]
     beyond_dedup: BeyondDedup,
+    #[command(flatten)]
+    metrics: crate::metrics::Arguments,
     /// What is logged, as in `info,semel=debug`
     #[arg(long, env = "SEMEL_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
@@ -134,7 +136,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
     let facts = outbox.facts();
     let about = sink.about();
-    let relay = Relay::new(outbox, sink, Arc::new(Tokio::new()), arguments.settings())?;
+    let relay = Relay::new(outbox.clone(), sink, Arc::new(Tokio::new()), arguments.settings())?;
     // Not on stdout, which may be where messages go.
     eprintln!(
         "semel relay: publishing {} lanes of {} to {}, copies recognized: {}",
@@ -144,6 +146,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         about.dedup
     );
     let tally = relay.tally();
+    arguments.metrics.relay(tally.clone(), outbox).await?;
     let (told, mut stopping) = tokio::sync::oneshot::channel();
     let work = relay.run(async {
         either(&mut signals).await;

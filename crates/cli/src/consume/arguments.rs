@@ -68,6 +68,8 @@ pub(crate) struct Arguments {
     /// A CA certificate to trust, too
     #[arg(long, value_name = "FILE")]
     pub(super) ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) metrics: crate::metrics::Arguments,
     /// What is logged, as in `info,semel=debug`
     #[arg(long, default_value = "info", env = "SEMEL_LOG")]
     pub(super) log: String,

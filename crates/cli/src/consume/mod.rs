@@ -65,6 +65,7 @@ async fn work(
     let call = call::Call::new(inbox.clone(), http, target);
     let mut consumer = Consumer::new(source, Arc::new(call), inbox, runtime, arguments.options());
     let tally = consumer.tally();
+    arguments.metrics.consumer(tally.clone()).await?;
     println!("semel consume: group {} from {} to {}", arguments.group, arguments.shown_from(), to);
     consumer.run(shutdown).await?;
     println!("{}", told(&tally));
