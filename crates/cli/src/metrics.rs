@@ -31,13 +31,13 @@ const TOPICS_MAX: usize = 200;
 const OTHER: &str = "other";
 
 #[derive(Args)]
-pub(crate) struct Arguments {
+pub(crate) struct Metrics {
     /// Serve metrics for Prometheus on this address, as in `127.0.0.1:9464`
     #[arg(long = "metrics", env = "SEMEL_METRICS", value_name = "ADDRESS")]
     listen: Option<SocketAddr>,
 }
 
-impl Arguments {
+impl Metrics {
     /// Serves a relay's, if it is wished.
     pub(crate) async fn relay(
         &self,

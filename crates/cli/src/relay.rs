@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_enum, default_value = "warn")]
     beyond_dedup: BeyondDedup,
     #[command(flatten)]
-    metrics: crate::metrics::Arguments,
+    metrics: crate::metrics::Metrics,
     /// What is logged, as in `info,semel=debug`
     #[arg(long, env = "SEMEL_LOG", default_value = "info", value_name = "FILTER")]
     log: String,
@@ -137,6 +137,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let facts = outbox.facts();
     let about = sink.about();
     let relay = Relay::new(outbox.clone(), sink, Arc::new(Tokio::new()), arguments.settings())?;
+    let tally = relay.tally();
+    arguments.metrics.relay(tally.clone(), outbox).await?;
     // Not on stdout, which may be where messages go.
     eprintln!(
         "semel relay: publishing {} lanes of {} to {}, copies recognized: {}",
@@ -145,8 +147,6 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         about.name,
         about.dedup
     );
-    let tally = relay.tally();
-    arguments.metrics.relay(tally.clone(), outbox).await?;
     let (told, mut stopping) = tokio::sync::oneshot::channel();
     let work = relay.run(async {
         either(&mut signals).await;

@@ -69,7 +69,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE")]
     pub(super) ca: Option<PathBuf>,
     #[command(flatten)]
-    pub(super) metrics: crate::metrics::Arguments,
+    pub(super) metrics: crate::metrics::Metrics,
     /// What is logged, as in `info,semel=debug`
     #[arg(long, default_value = "info", env = "SEMEL_LOG")]
     pub(super) log: String,

@@ -54,15 +54,14 @@ impl Shop {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the relay starts");
         let mut said = BufReader::new(child.stderr.take().expect("stderr is piped"));
-        let mut line = String::new();
-        while !line.starts_with("semel relay: publishing") {
-            line.clear();
-            let read = said.read_line(&mut line).expect("stderr can be read");
-            assert!(read > 0, "the relay ended before it began");
+        let mut begun = String::new();
+        while !begun.contains("semel relay: publishing") {
+            let read = said.read_line(&mut begun).expect("stderr can be read");
+            assert!(read > 0, "the relay ended before it began: {begun}");
         }
         // Nobody must wait for what it says later.
         std::thread::spawn(move || said.lines().map_while(Result::ok).for_each(|line| eprintln!("{line}")));
-        Relay(child)
+        Relay(child, begun)
     }
 
     fn outbox(&self, arguments: &[&str]) -> Output {
@@ -78,7 +77,8 @@ impl Shop {
     }
 }
 
-struct Relay(Child);
+/// The process, and what it said until it began.
+struct Relay(Child, String);
 
 impl Relay {
     fn signal(&self, signal: &str) {
@@ -186,6 +186,31 @@ fn messages_come_out_as_lines_in_order_and_sigterm_ends_it_well() {
         status["lanes"].as_array().expect("lanes").iter().all(|lane| lane["holder"].is_null()),
         "{status}"
     );
+}
+
+#[test]
+fn what_it_does_and_what_waits_is_counted_for_prometheus() {
+    // G-80
+    let shop = Shop::new();
+    let service = Service::start(Taken { refused: Mutex::new(vec!["bad"]), ..Taken::default() });
+    shop.write(&[message("a", "good"), message("b", "bad"), message("b", "after bad")]);
+    let relay = shop.relay(&service.url, &["--metrics", "127.0.0.1:0"]);
+    let url =
+        relay.1.lines().find_map(|line| line.strip_prefix("semel: metrics on ")).expect("it says where");
+    let page =
+        || ureq::get(url).call().expect("it is served").body_mut().read_to_string().expect("it is text");
+    let shows = |line: &str| page().lines().any(|found| found == line);
+    until("one is published", || shows(r#"semel_relay_messages_total{fate="published"} 1"#));
+    until("one is dead", || shows(r#"semel_relay_messages_total{fate="dead"} 1"#));
+    until("the outbox is counted", || shows(r#"semel_outbox_messages{topic="orders",state="dead"} 1.0"#));
+    let taken = Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["relay", "--store", &shop.url(), "--to", "stdout:", "--metrics"])
+        .arg(url.trim_start_matches("http://").trim_end_matches("/metrics"))
+        .output()
+        .expect("it runs");
+    assert!(!taken.status.success());
+    let said = String::from_utf8_lossy(&taken.stderr);
+    assert!(said.contains("metrics cannot be served on 127.0.0.1:"), "{said}");
 }
 
 #[test]
