@@ -13,13 +13,16 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use semel::outbox::{Aside, Found, Judged, Verdict};
-use semel::{Message, MessageId, Outbox, Topic};
+use semel::{Clock, Message, MessageId, Outbox, SystemClock, Topic, mutant};
 use serde::Serialize;
 use serde_json::json;
+
+use crate::config::value::duration;
 
 /// The database was restored: an operator must rebase.
 const STOPPED: u8 = 3;
@@ -129,6 +132,10 @@ struct Replay {
     /// To this topic instead. The message gets a new id, too
     #[arg(long)]
     topic: Option<Topic>,
+    /// Not if the message is older than this: consumers have been told the same as `--dead-letters-kept`, and may have
+    /// forgotten whether it ever arrived
+    #[arg(long, default_value = "7d", value_name = "TIME", value_parser = duration)]
+    kept: Duration,
 }
 
 #[derive(Args)]
@@ -239,6 +246,7 @@ impl Desk {
     async fn replay(&self, replay: &Replay) -> anyhow::Result<ExitCode> {
         let id = replay.chosen.id;
         if replay.payload_file.is_none() && replay.topic.is_none() {
+            self.refuse_forgotten(id, replay.kept).await?;
             return self.judge(id, &Verdict::Replay, "will be published again, under its id").await;
         }
         let found = self.find(id).await?;
@@ -253,6 +261,22 @@ impl Desk {
         edited.check().context("the edited message cannot be published")?;
         let told = format!("will be published as edited, under the id {}", edited.id);
         self.judge(id, &Verdict::Edit(Box::new(edited)), &told).await
+    }
+
+    /// A message whose answer got lost may have arrived, and only a consumer that remembers it applies it once (G-46).
+    async fn refuse_forgotten(&self, id: MessageId, kept: Duration) -> anyhow::Result<()> {
+        let Found::Aside(letter) = self.find(id).await? else { return Ok(()) };
+        let made_at = letter.entry.message.id.made_at().unwrap_or(letter.since);
+        let age = SystemClock.now().since(made_at);
+        if age <= kept || mutant::on("forgotten-letter-replayed") {
+            return Ok(());
+        }
+        bail!(
+            "message {id} is {} old. Consumers remember messages that may come again for {} (their --dead-letters-kept); \
+             if it had arrived once, they would apply it twice. Discard it, or say --kept with what your consumers have",
+            crate::time::span(age),
+            crate::time::span(kept)
+        )
     }
 
     async fn judge(&self, id: MessageId, verdict: &Verdict, told: &str) -> anyhow::Result<ExitCode> {

@@ -249,6 +249,31 @@ fn a_dead_letter_is_seen_shown_edited_and_discarded_from_the_shell() {
 }
 
 #[test]
+fn a_dead_letter_older_than_consumers_remember_is_published_only_on_demand() {
+    // G-46
+    let shop = Shop::new();
+    let service = Service::start(Taken { refused: Mutex::new(vec!["old"]), ..Taken::default() });
+    let eight_days = Duration::from_secs(8 * 86_400);
+    let made = (std::time::UNIX_EPOCH.elapsed().expect("the clock is right") - eight_days).as_millis() as u64;
+    let mut id = [0x5e; 16];
+    id[..6].copy_from_slice(&made.to_be_bytes()[2..]);
+    (id[6], id[8]) = (0x70, 0x80);
+    let old = Message { id: MessageId::from_bytes(id), ..message("a", "old") };
+    shop.write(std::slice::from_ref(&old));
+    let relay = shop.relay(&service.url, &[]);
+    let id = old.id.to_string();
+    until("it is dead", || shop.json(&["dead"])["messages"].as_array().is_some_and(|all| all.len() == 1));
+    service.taken.refused.lock().expect("nobody panicked").clear();
+    let refused = shop.outbox(&["replay", &id]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("8d old") && said.contains("--kept"), "{said}");
+    assert_eq!(service.bodies(), ["old"], "tried once, and refused");
+    assert!(shop.outbox(&["replay", &id, "--kept", "30d"]).status.success());
+    until("it is published", || service.bodies() == ["old", "old"]);
+    assert!(relay.end().success());
+}
+
+#[test]
 fn what_cannot_be_used_is_said_in_one_line() {
     let shop = Shop::new();
     let fails = |arguments: &[&str], part: &str| {
