@@ -55,9 +55,9 @@ impl Running {
     }
 }
 
-/// Waits for a condition, for a simulated day at most.
+/// Waits for a condition, for almost three simulated hours at most.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..100_000_000u64 / 10 {
+    for _ in 0..1_000_000 {
         if condition() {
             return;
         }
