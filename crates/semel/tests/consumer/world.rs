@@ -45,6 +45,39 @@ pub(crate) struct World {
 pub(crate) struct Mood {
     pub(crate) flaky: Mutex<HashMap<String, u32>>,
     pub(crate) cured: std::sync::atomic::AtomicBool,
+    pub(crate) gate: Gate,
+}
+
+/// Where the handler on Postgres stands still, in the middle of its transaction, while a test does something.
+#[derive(Default)]
+pub(crate) struct Gate {
+    payload: Mutex<Option<String>>,
+    reached: tokio::sync::Notify,
+    open: tokio::sync::Notify,
+}
+
+impl Gate {
+    /// The handler will stand still once, after it has written this payload.
+    pub(crate) fn shut_at(&self, payload: &str) {
+        *self.payload.lock().unwrap() = Some(payload.to_owned());
+    }
+
+    /// Waits until the handler stands still.
+    pub(crate) async fn reached(&self) {
+        self.reached.notified().await;
+    }
+
+    pub(crate) fn open(&self) {
+        self.open.notify_one();
+    }
+
+    async fn pass(&self, payload: &str) {
+        let shut = self.payload.lock().unwrap().take_if(|shut| shut == payload).is_some();
+        if shut {
+            self.reached.notify_one();
+            self.open.notified().await;
+        }
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,6 +122,7 @@ impl postgres::inbox::Handler for OnPostgres {
         let (key, payload) = described(arrival);
         let done = tx.execute(sql, &[&arrival.id.as_str(), &key, &payload]).await;
         done.map_err(|error| postgres::inbox::failure(&error))?;
+        self.0.gate.pass(&payload).await;
         self.0.judge(arrival)
     }
 }
