@@ -145,11 +145,7 @@ impl World {
                 (inbox.clone(), Arc::new(sqlite::inbox::Joined::new(inbox, OnSqlite(mood.clone()))))
             }
             Place::Postgres(url) => {
-                let mut options = postgres::Options::new(url);
-                // A machine that is busy with other things takes its time.
-                (options.connect_wait, options.connect_timeout) = (PATIENCE, PATIENCE);
-                options.call_timeout = PATIENCE;
-                let store = PostgresStore::connect_with(options).await.unwrap();
+                let store = PostgresStore::connect_with(patient(url)).await.unwrap();
                 client(url).await.batch_execute(EFFECTS).await.unwrap();
                 let inbox = Arc::new(store.inbox());
                 // Dropping it would end its lanes, which the ledger does not use.
@@ -209,6 +205,14 @@ impl World {
         let batch = Batch { group: "g".into(), arrivals: arrivals.to_vec(), offsets };
         self.apply.apply(&batch).await.unwrap()
     }
+}
+
+/// A machine that is busy with other things takes its time.
+pub(crate) fn patient(url: &str) -> postgres::Options {
+    let mut options = postgres::Options::new(url);
+    (options.connect_wait, options.connect_timeout) = (PATIENCE, PATIENCE);
+    options.call_timeout = PATIENCE;
+    options
 }
 
 /// A message as a source would deliver it.

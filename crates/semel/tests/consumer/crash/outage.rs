@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use super::own::Own;
 use crate::nats::options;
-use crate::world::{Place, World, client, named, on_postgres, runtime, until};
+use crate::world::{Place, World, client, named, on_postgres, patient, runtime, until};
 
 const KEYS: usize = 7;
 /// Messages in one transaction of a writer.
@@ -66,7 +66,7 @@ struct Relaying {
 
 impl Relaying {
     async fn start(url: &str, to: &str) -> Self {
-        let outbox = Arc::new(PostgresOutbox::connect(url).await.unwrap());
+        let outbox = Arc::new(PostgresOutbox::connect_with(patient(url)).await.unwrap());
         let sink = sinks::open(&Address::parse(to).unwrap()).await.unwrap();
         let settings = Settings { batch: 50, ..Settings::default() };
         let relay = Relay::new(outbox.clone(), sink, Arc::new(Tokio::new()), settings).unwrap();
