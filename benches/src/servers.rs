@@ -41,7 +41,8 @@ impl Servers {
     fn script(&self, verb: &str) -> Command {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/servers.sh");
         let mut command = Command::new(script);
-        command.arg(verb).arg(self.place()).stdout(Stdio::null());
+        // Servers are other users, who could not write to a temporary directory of ours.
+        command.arg(verb).arg(self.place()).stdout(Stdio::null()).env_remove("TMPDIR");
         command
     }
 

@@ -119,7 +119,7 @@ pub(super) async fn measure(effort: Effort, database: &str, server: &str) -> Res
             "CREATE TABLE account (id bigint PRIMARY KEY, balance bigint NOT NULL) WITH (fillfactor = 70)",
         )
         .await?;
-    let rows = "INSERT INTO account SELECT n, 0 FROM generate_series(0, $1) AS n";
+    let rows = "INSERT INTO account SELECT n, 0 FROM generate_series(0, $1::bigint) AS n";
     client.execute(rows, &[&(ACCOUNTS as i64 - 1)]).await?;
     publish(server, count).await?;
     let mut applied = 0;
