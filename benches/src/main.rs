@@ -12,10 +12,12 @@ mod growth;
 mod http;
 mod load;
 mod machine;
+mod messages;
 mod overhead;
 mod postgres;
 mod raw_log;
 mod report;
+mod servers;
 mod slow_disk;
 mod sqlite;
 
@@ -58,6 +60,7 @@ enum Mode {
     Gateway,
     Crowd,
     MemoryGrowth,
+    Messages,
     All,
 }
 
@@ -152,6 +155,9 @@ async fn measure(args: &Args) -> Result<()> {
     }
     if wants(Mode::MemoryGrowth) {
         boards.extend(growth::measure(effort).await?);
+    }
+    if wants(Mode::Messages) {
+        boards.extend(messages::measure(effort).await?);
     }
     let path = args.report.clone().unwrap_or_else(|| default_report(args.mode));
     report::write(&path, &machine, &boards, args.quick)

@@ -16,14 +16,14 @@ nats_greets() { # name
 run_nats() {
     local home=$dir/nats name
     name=semel-$(word)
-    # Without `always`, what was acknowledged reaches the disk two minutes later.
+    # Without `always`, what was acknowledged reaches the disk two minutes later. Benches also measure that.
     cat >"$home/nats.conf" <<CONF
 server_name: "$name"
 listen: "127.0.0.1:$port"
 log_file: "$dir/log/nats.log"
 jetstream {
     store_dir: "$home/data"
-    sync_interval: $([[ $sync == on ]] && echo always || echo 2m)
+    sync_interval: ${SEMEL_NATS_SYNC:-$([[ $sync == on ]] && echo always || echo 2m)}
     max_memory_store: 256MB
     max_file_store: 4GB
 }

@@ -1,5 +1,8 @@
 //! Consumers that die: what had committed is not applied again, and what had not is.
 
+mod outage;
+mod own;
+
 use std::process::Stdio;
 use std::time::Duration;
 

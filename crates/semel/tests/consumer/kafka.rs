@@ -29,6 +29,29 @@ crate::on_every_database!(
     a_compacted_topic_delivers_again_for_ever,
 );
 
+fn config(brokers: &str, name: &str, value: &str) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    config.set("bootstrap.servers", brokers).set(name, value);
+    config
+}
+
+/// Makes a topic, and says its name.
+async fn made(brokers: &str, partitions: i32, policy: &str) -> String {
+    let name = format!("t{}", Nonce::random());
+    let admin: AdminClient<DefaultClientContext> = config(brokers, "client.id", "t").create().unwrap();
+    let day = 86_400_000.to_string();
+    let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
+    let topic = topic.set("retention.ms", &day).set("cleanup.policy", policy);
+    let made = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
+    assert!(made[0].is_ok(), "{made:?}");
+    name
+}
+
+/// A new topic on a broker of a test's own.
+pub(crate) async fn topic_at(brokers: &str, partitions: i32) -> String {
+    made(brokers, partitions, "delete").await
+}
+
 /// A topic of this test's own.
 struct Topic {
     brokers: String,
@@ -43,19 +66,8 @@ impl Topic {
 
     async fn cleaned(partitions: i32, policy: &str) -> Option<Self> {
         let brokers = named("kafka", "SEMEL_TEST_KAFKA")?;
-        let name = format!("t{}", Nonce::random());
-        let config = |name: &str, value: &str| {
-            let mut config = ClientConfig::new();
-            config.set("bootstrap.servers", &brokers).set(name, value);
-            config
-        };
-        let admin: AdminClient<DefaultClientContext> = config("client.id", "t").create().unwrap();
-        let day = 86_400_000.to_string();
-        let topic = NewTopic::new(&name, partitions, TopicReplication::Fixed(1));
-        let topic = topic.set("retention.ms", &day).set("cleanup.policy", policy);
-        let made = admin.create_topics([&topic], &AdminOptions::new()).await.unwrap();
-        assert!(made[0].is_ok(), "{made:?}");
-        let producer = config("enable.idempotence", "true").create().unwrap();
+        let name = made(&brokers, partitions, policy).await;
+        let producer = config(&brokers, "enable.idempotence", "true").create().unwrap();
         Some(Self { brokers, name, producer })
     }
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod crash;
+mod cut;
 mod fence;
 #[cfg(feature = "kafka")]
 mod kafka;

@@ -45,6 +45,39 @@ pub(crate) struct World {
 pub(crate) struct Mood {
     pub(crate) flaky: Mutex<HashMap<String, u32>>,
     pub(crate) cured: std::sync::atomic::AtomicBool,
+    pub(crate) gate: Gate,
+}
+
+/// Where the handler on Postgres stands still, in the middle of its transaction, while a test does something.
+#[derive(Default)]
+pub(crate) struct Gate {
+    payload: Mutex<Option<String>>,
+    reached: tokio::sync::Notify,
+    open: tokio::sync::Notify,
+}
+
+impl Gate {
+    /// The handler will stand still once, after it has written this payload.
+    pub(crate) fn shut_at(&self, payload: &str) {
+        *self.payload.lock().unwrap() = Some(payload.to_owned());
+    }
+
+    /// Waits until the handler stands still.
+    pub(crate) async fn reached(&self) {
+        self.reached.notified().await;
+    }
+
+    pub(crate) fn open(&self) {
+        self.open.notify_one();
+    }
+
+    async fn pass(&self, payload: &str) {
+        let shut = self.payload.lock().unwrap().take_if(|shut| shut == payload).is_some();
+        if shut {
+            self.reached.notify_one();
+            self.open.notified().await;
+        }
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,6 +122,7 @@ impl postgres::inbox::Handler for OnPostgres {
         let (key, payload) = described(arrival);
         let done = tx.execute(sql, &[&arrival.id.as_str(), &key, &payload]).await;
         done.map_err(|error| postgres::inbox::failure(&error))?;
+        self.0.gate.pass(&payload).await;
         self.0.judge(arrival)
     }
 }
@@ -111,11 +145,7 @@ impl World {
                 (inbox.clone(), Arc::new(sqlite::inbox::Joined::new(inbox, OnSqlite(mood.clone()))))
             }
             Place::Postgres(url) => {
-                let mut options = postgres::Options::new(url);
-                // A machine that is busy with other things takes its time.
-                (options.connect_wait, options.connect_timeout) = (PATIENCE, PATIENCE);
-                options.call_timeout = PATIENCE;
-                let store = PostgresStore::connect_with(options).await.unwrap();
+                let store = PostgresStore::connect_with(patient(url)).await.unwrap();
                 client(url).await.batch_execute(EFFECTS).await.unwrap();
                 let inbox = Arc::new(store.inbox());
                 // Dropping it would end its lanes, which the ledger does not use.
@@ -175,6 +205,14 @@ impl World {
         let batch = Batch { group: "g".into(), arrivals: arrivals.to_vec(), offsets };
         self.apply.apply(&batch).await.unwrap()
     }
+}
+
+/// A machine that is busy with other things takes its time.
+pub(crate) fn patient(url: &str) -> postgres::Options {
+    let mut options = postgres::Options::new(url);
+    (options.connect_wait, options.connect_timeout) = (PATIENCE, PATIENCE);
+    options.call_timeout = PATIENCE;
+    options
 }
 
 /// A message as a source would deliver it.

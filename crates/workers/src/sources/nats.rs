@@ -4,10 +4,15 @@
 //! which is extended while a message is worked on. The id is the producer's (`Nats-Msg-Id`, `semel-id`,
 //! `ce-id`); the stream's sequence only says where a message lies.
 //!
+//! Messages that were on their way when a connection broke come again only when their deadlines have passed, behind
+//! whatever is read until then. After a read that was cut off nothing new is read before that time, so that the order of
+//! a key survives a broker that restarts.
+//!
 //! Several processes may share the durable consumer. JetStream then hands messages of one key to any of
 //! them: order per key needs one process per key, or a limit of one message in flight.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
@@ -18,12 +23,16 @@ use futures_util::future::join_all;
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{Horizon, Incoming, Offset};
 use semel_core::message::Header;
+use semel_core::mutant;
 use semel_core::store::Pending;
+use tokio::time::{Instant, timeout};
 
 use crate::consumer::{Delivery, Receipt, Source};
 
 /// How long one answer of the server is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long after a deadline the server may take to deliver again.
+const REDELIVERY_MAX: Duration = Duration::from_secs(1);
 
 pub use async_nats::Client;
 
@@ -86,6 +95,15 @@ pub struct Nats {
     /// Read, and not yet returned: a read that is dropped leaves it for the next.
     waiting: Vec<Delivery>,
     next_receipt: u64,
+    cut: Option<Cut>,
+}
+
+/// A read was cut off, and messages may have been lost on their way.
+struct Cut {
+    /// Connections made until then. The server counts deadlines anew from when it is back.
+    connects: u64,
+    /// By then they have come again.
+    until: Instant,
 }
 
 impl Nats {
@@ -122,7 +140,7 @@ impl Nats {
         let options = Options { ack_wait: found.ack_wait, ..options };
         let name = format!("nats/{}", options.stream);
         let (held, waiting) = (HashMap::new(), Vec::new());
-        Ok(Self { stream, consumer, name, options, client, held, waiting, next_receipt: 0 })
+        Ok(Self { stream, consumer, name, options, client, held, waiting, next_receipt: 0, cut: None })
     }
 
     fn take(&mut self, message: jetstream::Message) -> Result<Delivery, Error> {
@@ -150,8 +168,11 @@ impl Nats {
         Ok(Delivery { receipt, message, position: None })
     }
 
-    async fn collect(&mut self, mut batch: pull::Batch) -> Result<(), Error> {
-        while let Some(message) = batch.next().await {
+    /// Takes what comes. A connection that breaks says nothing: whoever waits `patience` for the next message,
+    /// or for the word that there is none, waits in vain.
+    async fn collect(&mut self, mut batch: pull::Batch, patience: Duration) -> Result<(), Error> {
+        let late = |late| unreachable("NATS stopped in the middle of its answer", late);
+        while let Some(message) = timeout(patience, batch.next()).await.map_err(late)? {
             let message = message.map_err(|error| unreachable("reading from NATS failed", error))?;
             let delivery = self.take(message)?;
             self.waiting.push(delivery);
@@ -175,16 +196,49 @@ impl Nats {
         if !self.waiting.is_empty() {
             return Ok(());
         }
+        let left = self.cut_ends_in();
+        if !left.is_zero() {
+            tokio::time::sleep(left.min(wait)).await;
+            return Ok(());
+        }
+        let fetched = self.fetch(limit, wait).await;
+        if fetched.is_err() && !mutant::on("nats-source-reads-on") {
+            self.cut = Some(self.cut_now());
+        }
+        fetched
+    }
+
+    async fn fetch(&mut self, limit: usize, wait: Duration) -> Result<(), Error> {
         // What is there already; asking for a full batch would wait until it is full.
         let there = self.consumer.fetch().max_messages(limit).messages().await;
         let there = there.map_err(|error| unreachable("NATS gave no messages", error))?;
-        self.collect(there).await?;
+        self.collect(there, ANSWER_MAX).await?;
         if self.waiting.is_empty() {
             let first = self.consumer.batch().max_messages(1).expires(wait).messages().await;
             let first = first.map_err(|error| unreachable("NATS gave no messages", error))?;
-            self.collect(first).await?;
+            // Less than after what the client by itself takes silence for the end.
+            self.collect(first, wait + ANSWER_MAX / 2).await?;
         }
         Ok(())
+    }
+
+    fn cut_now(&self) -> Cut {
+        let connects = self.client.statistics().connects.load(Ordering::Relaxed);
+        Cut { connects, until: Instant::now() + self.options.ack_wait + REDELIVERY_MAX }
+    }
+
+    /// How long nothing new may be read.
+    fn cut_ends_in(&mut self) -> Duration {
+        let Some(cut) = &self.cut else { return Duration::ZERO };
+        let now = self.cut_now();
+        let left = match cut.connects == now.connects {
+            true => cut.until.saturating_duration_since(Instant::now()),
+            false => self.cut.insert(now).until.saturating_duration_since(Instant::now()),
+        };
+        if left.is_zero() {
+            self.cut = None;
+        }
+        left
     }
 
     /// Says something about deliveries, all at once.
@@ -192,8 +246,8 @@ impl Nats {
         let double = self.options.double_ack && matches!(kind, AckKind::Ack);
         let say = receipts.iter().filter_map(|receipt| self.held.get(receipt)).map(|acker| async move {
             match double {
-                true => tokio::time::timeout(ANSWER_MAX, acker.double_ack_with(kind)).await,
-                false => tokio::time::timeout(ANSWER_MAX, acker.ack_with(kind)).await,
+                true => timeout(ANSWER_MAX, acker.double_ack_with(kind)).await,
+                false => timeout(ANSWER_MAX, acker.ack_with(kind)).await,
             }
         });
         let mut said = Ok(());
@@ -258,7 +312,7 @@ impl Source for Nats {
             receipts.sort_unstable();
             let said = self.say(&receipts, AckKind::Nak(None)).await;
             self.held.clear();
-            match tokio::time::timeout(ANSWER_MAX, self.client.flush()).await {
+            match timeout(ANSWER_MAX, self.client.flush()).await {
                 Ok(Ok(())) => said,
                 Ok(Err(error)) => Err(unreachable("NATS was not told what comes again", error)),
                 Err(late) => Err(unreachable("NATS was not told in time what comes again", late)),

@@ -23,8 +23,12 @@ use crate::sinks::{Parcel, Receipt};
 const LAND_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for what a broker has to say.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How often the client is asked for news.
-const POLL: Duration = Duration::from_millis(50);
+/// How often the client is asked for news. It takes this long even if there is some, so a batch that has landed
+/// is heard of no sooner.
+const POLL: Duration = Duration::from_millis(1);
+/// How often a broker is asked whether a topic is there by now, and how long the client is given to say what it
+/// takes back.
+const ASK: Duration = Duration::from_millis(50);
 
 /// What a lane has in its hand: a way to order its thread around. Dropping it ends the thread.
 pub(super) struct Hand {
@@ -135,7 +139,7 @@ impl Work {
         if reports.len() < flying {
             // Nothing more may leave; what is on its way may land or not.
             self.producer.purge(PurgeConfig::default().queue().inflight());
-            self.producer.poll(POLL);
+            self.producer.poll(ASK);
             reports.extend(self.producer.context().take());
             self.broken = true;
             let reason = || Receipt::Down(format!("Kafka did not take the messages within {LAND_MAX:?}"));
@@ -303,7 +307,7 @@ impl Work {
                 None => return Ok(found.is_some_and(|found| !found.partitions().is_empty())),
                 // It is being made.
                 Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) if Instant::now() < deadline => {
-                    std::thread::sleep(POLL);
+                    std::thread::sleep(ASK);
                 }
                 Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) => {
                     return Err(format!("the topic `{topic}` has no leader"));
