@@ -23,7 +23,7 @@ listen: "127.0.0.1:$port"
 log_file: "$dir/log/nats.log"
 jetstream {
     store_dir: "$home/data"
-    sync_interval: ${SEMEL_NATS_SYNC:-$([[ $sync == on ]] && echo always || echo 2m)}
+    sync_interval: $([[ $sync == on ]] && echo always || echo 2m)
     max_memory_store: 256MB
     max_file_store: 4GB
 }
