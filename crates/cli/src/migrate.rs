@@ -10,11 +10,11 @@ use clap::Args;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// `sqlite:PATH` or `postgres://…`
+    /// `sqlite:PATH`, `postgres://…` or `mysql://…`
     #[arg(long, env = "SEMEL_STORE", default_value = "sqlite:semel.db", hide_env_values = true)]
     store: String,
-    /// Change nothing, and print as SQL what is missing: one transaction. Nothing is printed where nothing is
-    /// missing.
+    /// Change nothing, and print as SQL what is missing: one transaction (on MySQL statements that can be run
+    /// again). Nothing is printed where nothing is missing.
     #[arg(long)]
     print: bool,
 }

@@ -21,8 +21,8 @@ pub mod sqlite;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod witness;
 
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use migrate::Missing;
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use open::plan;
 pub use open::{open, open_inbox, open_outbox};

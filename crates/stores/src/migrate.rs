@@ -32,11 +32,12 @@ impl Migration {
 pub struct Missing {
     /// The names of the migrations, oldest first; empty if there is nothing to do.
     pub names: Vec<&'static str>,
-    /// All of it as SQL, one transaction, for whoever applies it by hand. No secret is in it: those are made
-    /// when it runs.
+    /// All of it as SQL, one transaction, for whoever applies it by hand; on MySQL, where DDL commits by itself,
+    /// statements that can be run again. No secret is in it: those are made when it runs.
     pub script: String,
 }
 
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 impl Missing {
     pub(crate) fn of(
         migrations: &[Migration],
@@ -62,6 +63,7 @@ impl Missing {
 }
 
 /// A checksum as digits.
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

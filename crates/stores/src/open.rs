@@ -57,13 +57,15 @@ pub async fn open_inbox(address: &str) -> Result<Arc<dyn Inbox>, Error> {
         }
         #[cfg(feature = "postgres")]
         Named::Postgres(url) => Ok(Arc::new(crate::postgres::PostgresStore::connect(url).await?.inbox())),
+        #[cfg(feature = "mysql")]
+        Named::Mysql(url) => Ok(Arc::new(crate::mysql::MysqlStore::connect(url).await?.inbox())),
         #[allow(unreachable_patterns)]
         other => other.not_built(),
     }
 }
 
 /// What the store an address names lacks of its schema. Changes nothing; [`open`] applies it.
-#[cfg(any(feature = "sqlite", feature = "postgres"))]
+#[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub async fn plan(address: &str) -> Result<crate::Missing, Error> {
     match Named::by(address)? {
         Named::Memory => refuse("`memory:` has no schema"),
@@ -71,6 +73,8 @@ pub async fn plan(address: &str) -> Result<crate::Missing, Error> {
         Named::Sqlite(path) => crate::sqlite::missing(&path),
         #[cfg(feature = "postgres")]
         Named::Postgres(url) => crate::postgres::missing(crate::postgres::Options::new(url)).await,
+        #[cfg(feature = "mysql")]
+        Named::Mysql(url) => crate::mysql::missing(crate::mysql::Options::new(url)).await,
         #[allow(unreachable_patterns)]
         other => other.not_built(),
     }
@@ -105,9 +109,6 @@ impl<'a> Named<'a> {
             Self::Memory => "this build keeps nothing in memory",
             Self::Sqlite(_) => "this build has no SQLite: enable the feature `sqlite`",
             Self::Postgres(_) => "this build has no Postgres: enable the feature `postgres`",
-            Self::Mysql(_) if cfg!(feature = "mysql") => {
-                "MySQL keeps operations and an outbox only, in this build"
-            }
             Self::Mysql(_) => "this build has no MySQL: enable the feature `mysql`",
         })
     }

@@ -20,10 +20,10 @@ const DAY: Duration = Duration::from_secs(86_400);
 #[test]
 fn child_that_consumes_until_it_dies() {
     let Ok(stream) = std::env::var("SEMEL_CHILD_STREAM") else { return };
-    let place = match (std::env::var("SEMEL_CHILD_SQLITE"), std::env::var("SEMEL_CHILD_POSTGRES")) {
-        (Ok(path), _) => Place::Sqlite(path.into()),
-        (_, url) => Place::Postgres(url.unwrap()),
-    };
+    let given = |name: &str| std::env::var(name).ok();
+    let place = given("SEMEL_CHILD_SQLITE").map(|path| Place::Sqlite(path.into()));
+    let place = place.or_else(|| given("SEMEL_CHILD_POSTGRES").map(Place::Postgres));
+    let place = place.or_else(|| given("SEMEL_CHILD_MYSQL").map(Place::Mysql)).unwrap();
     crate::world::runtime().block_on(async {
         let world = World::open(place).await;
         let stream = Stream::found(stream).await;
@@ -40,6 +40,7 @@ async fn die_at(point: &str, world: &World, stream: &Stream) {
     match &world.place {
         Place::Sqlite(path) => child.env("SEMEL_CHILD_SQLITE", path),
         Place::Postgres(url) => child.env("SEMEL_CHILD_POSTGRES", url),
+        Place::Mysql(url) => child.env("SEMEL_CHILD_MYSQL", url),
     };
     let died = child.stdout(Stdio::null()).stderr(Stdio::null()).status().await.unwrap();
     assert!(!died.success(), "it died");

@@ -22,6 +22,9 @@ macro_rules! on_every_database {
         mod on_postgres {
             $(#[test] fn $name() { crate::world::on_postgres(super::$name); })*
         }
+        mod on_mariadb {
+            $(#[test] fn $name() { crate::world::on_mariadb(super::$name); })*
+        }
     };
 }
 pub(crate) use on_every_database;

@@ -5,10 +5,11 @@ use std::future::Future;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use mysql_async::prelude::Queryable;
 use semel::inbox::{Applied, Apply, Arrival, Batch, Failure, Id, Inbox, Incoming};
 use semel::message::Header;
-use semel::stores::{postgres, sqlite};
-use semel::{PostgresStore, SqliteStore};
+use semel::stores::{mysql, postgres, sqlite};
+use semel::{MysqlStore, PostgresStore, SqliteStore};
 
 /// What the environment names, or nothing and a loud remark.
 pub(crate) fn named(engine: &str, variable: &str) -> Option<String> {
@@ -29,6 +30,7 @@ pub(crate) fn named(engine: &str, variable: &str) -> Option<String> {
 pub(crate) enum Place {
     Sqlite(std::path::PathBuf),
     Postgres(String),
+    Mysql(String),
 }
 
 /// A database with a ledger and a table of effects.
@@ -81,7 +83,7 @@ impl Gate {
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const EFFECTS: &str = "CREATE TABLE IF NOT EXISTS effect (n INTEGER, id TEXT, key TEXT, payload TEXT)";
+const EFFECTS: &str = "CREATE TABLE IF NOT EXISTS effect (n INTEGER, id TEXT, k TEXT, payload TEXT)";
 
 impl Mood {
     fn judge(&self, arrival: &Arrival) -> Result<(), Failure> {
@@ -127,6 +129,18 @@ impl postgres::inbox::Handler for OnPostgres {
     }
 }
 
+struct OnMysql(Arc<Mood>);
+
+impl mysql::inbox::Handler for OnMysql {
+    async fn apply(&self, tx: &mut mysql_async::Transaction<'_>, arrival: &Arrival) -> Result<(), Failure> {
+        let sql = "INSERT INTO effect SELECT COALESCE(MAX(n), 0) + 1, ?, ?, ? FROM effect";
+        let (key, payload) = described(arrival);
+        let done = tx.exec_drop(sql, (arrival.id.as_str(), key, payload)).await;
+        done.map_err(|error| mysql::inbox::failure(&error))?;
+        self.0.judge(arrival)
+    }
+}
+
 fn described(arrival: &Arrival) -> (String, String) {
     let key = arrival.message.ordering_key().unwrap_or_default().into_owned();
     (key, String::from_utf8_lossy(&arrival.message.payload).into_owned())
@@ -151,6 +165,15 @@ impl World {
                 // Dropping it would end its lanes, which the ledger does not use.
                 (inbox.clone(), Arc::new(postgres::inbox::Joined::new(inbox, OnPostgres(mood.clone()))))
             }
+            Place::Mysql(url) => {
+                let mut options = mysql::Options::new(url);
+                (options.connect_wait, options.connect_timeout) = (PATIENCE, PATIENCE);
+                (options.call_timeout, options.lock_timeout) = (PATIENCE, PATIENCE / 2);
+                let store = MysqlStore::connect_with(options).await.unwrap();
+                mysql_client(url).await.query_drop(EFFECTS).await.unwrap();
+                let inbox = Arc::new(store.inbox());
+                (inbox.clone(), Arc::new(mysql::inbox::Joined::new(inbox, OnMysql(mood.clone()))))
+            }
         };
         Self { place, inbox, apply, mood }
     }
@@ -169,6 +192,10 @@ impl World {
                 let rows = client(url).await.query(sql, &[]).await.unwrap();
                 rows.iter().map(|row| row.get(0)).collect()
             }
+            Place::Mysql(url) => {
+                let sql = sql.replace("AS TEXT)", "AS CHAR)");
+                mysql_client(url).await.query(sql).await.unwrap()
+            }
         }
     }
 
@@ -180,6 +207,7 @@ impl World {
                 conn.execute_batch(sql).unwrap();
             }
             Place::Postgres(url) => client(url).await.batch_execute(sql).await.unwrap(),
+            Place::Mysql(url) => mysql_client(url).await.query_drop(sql).await.unwrap(),
         }
     }
 
@@ -189,7 +217,7 @@ impl World {
     }
 
     pub(crate) async fn effects_of(&self, key: &str) -> Vec<String> {
-        self.texts(&format!("SELECT id FROM effect WHERE key = '{key}' ORDER BY n")).await
+        self.texts(&format!("SELECT id FROM effect WHERE k = '{key}' ORDER BY n")).await
     }
 
     /// Applies messages as one batch.
@@ -235,6 +263,12 @@ pub(crate) async fn client(url: &str) -> tokio_postgres::Client {
     client
 }
 
+pub(crate) async fn mysql_client(url: &str) -> mysql_async::Conn {
+    let options = mysql_async::Opts::from_url(url).unwrap();
+    let options = mysql_async::OptsBuilder::from_opts(options).prefer_socket(false);
+    mysql_async::Conn::new(options).await.unwrap()
+}
+
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
@@ -257,6 +291,23 @@ pub(crate) fn on_postgres<F: Future<Output = ()>>(body: impl FnOnce(World) -> F)
         patiently(body(World::open(Place::Postgres(url)).await)).await;
         let drop = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
         client(&server).await.batch_execute(&drop).await.unwrap();
+    });
+}
+
+/// Runs a test on a new database of the MariaDB server, if there is one.
+pub(crate) fn on_mariadb<F: Future<Output = ()>>(body: impl FnOnce(World) -> F) {
+    let Some(server) = named("mariadb", "SEMEL_TEST_MARIADB") else { return };
+    let name = format!("semel_c_{}", semel::Nonce::random());
+    let (base, _) = server.rsplit_once('/').unwrap();
+    let url = format!("{base}/{name}");
+    runtime().block_on(async {
+        mysql_client(&server).await.query_drop(format!("CREATE DATABASE {name}")).await.unwrap();
+        patiently(body(World::open(Place::Mysql(url)).await)).await;
+        // A session that was left in a transaction would be waited for.
+        let drop = format!("SET SESSION lock_wait_timeout = 10; DROP DATABASE IF EXISTS {name}");
+        if let Err(error) = mysql_client(&server).await.query_drop(drop).await {
+            eprintln!("{name} stays behind: {error}");
+        }
     });
 }
 

@@ -44,6 +44,11 @@ impl Live {
         self
     }
 
+    /// The driver's connection, for who keeps time by other means.
+    pub(super) fn conn(&mut self) -> &mut Conn {
+        &mut self.conn
+    }
+
     /// Statements without values, sent in one go. The rows are those of the last that gives some.
     pub(super) async fn say(&mut self, sql: &str) -> Result<Vec<Row>, Fault> {
         let conn = &mut self.conn;
@@ -56,6 +61,8 @@ impl Live {
                     rows = set;
                 }
                 if answer.is_empty() {
+                    // An error of the next statement shows only here.
+                    answer.drop_result().await?;
                     return Ok(rows);
                 }
             }

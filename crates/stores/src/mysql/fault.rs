@@ -89,7 +89,7 @@ impl Fault {
         let sentence = format!("MySQL: {} ({}){advice}", server.message, server.code);
         let again = match server.code {
             1213 => Again::Lost,
-            1205 => Again::Waited,
+            1205 | 3572 => Again::Waited,
             _ if ends_session(server.code) => Again::Lost,
             _ => Again::No,
         };
@@ -128,7 +128,16 @@ fn ends_session(code: u16) -> bool {
 fn classify(code: u16) -> (Kind, &'static str) {
     match code {
         1213 => (Kind::Busy, ": too many conflicts; try again"),
-        1205 => (Kind::Busy, ": somebody holds the row; look for long transactions on semel_operation"),
+        1020 => (Kind::Busy, ": the transaction looks at an older state; roll it back and try it again"),
+        // MariaDB's word for a row that is not waited for, and MySQL's.
+        1205 | 3572 => {
+            (Kind::Busy, ": somebody holds the row; look for long transactions on semel_operation")
+        }
+        1305 => (
+            Kind::Misconfigured,
+            ": there is no transaction to join. Begin one, and do all of it there; a statement like CREATE or ALTER ends \
+             one, and so does an error after which MySQL rolls back",
+        ),
         1317 | 1969 | 3024 => (Kind::Busy, ": the statement took too long or was cancelled"),
         1461 => (Kind::Busy, ": raise max_prepared_stmt_count"),
         3 | 1021 | 1026 | 1114 => (Kind::Full, ": make room on the server's disk"),

@@ -10,12 +10,13 @@ use semel_core::error::{Error, Kind};
 use super::connect::Live;
 use super::fault::Fault;
 use super::options::{Migrate, Options};
-use super::server::Server;
+use super::say::inline;
+use super::server::{Make, Server};
 use super::{row, sql};
 use crate::crash;
-use crate::migrate::{Applied, Migration, plan};
+use crate::migrate::{Applied, Migration, Missing, plan};
 
-static MIGRATIONS: [Migration; 2] = [
+static MIGRATIONS: [Migration; 5] = [
     Migration {
         version: 1,
         name: "operations",
@@ -26,6 +27,24 @@ static MIGRATIONS: [Migration; 2] = [
         version: 2,
         name: "outbox",
         sql: include_str!("../../migrations/mysql/0002_outbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 3,
+        name: "fence",
+        sql: include_str!("../../migrations/mysql/0003_fence.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 4,
+        name: "inbox",
+        sql: include_str!("../../migrations/mysql/0004_inbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 5,
+        name: "procedures",
+        sql: include_str!("../../migrations/mysql/0005_procedures.sql"),
         minimum_reader: 1,
     },
 ];
@@ -50,12 +69,48 @@ pub(super) async fn bring_up_to_date(
     }
     hold(live, options).await?;
     // Another migrator may have been before us: what is missing is asked again.
-    let done = apply(live.within(options.call_timeout), server).await;
+    let done = apply(live, options, server).await;
     match done {
         Ok(()) => live.within(options.call_timeout).say(sql::MIGRATION_UNLOCK).await.map(drop).map_err(fail),
         // The lock goes with the connection.
         Err(fault) => Err(fault.error()),
     }
+}
+
+/// What the database lacks. Changes nothing.
+///
+/// DDL commits by itself, so the script is no transaction: it can be run again if it was interrupted. It is for the
+/// server's shell, which must be told where a procedure ends. Its secrets are made where it runs, by `RANDOM_BYTES` (MySQL, or MariaDB 10.10 and later).
+pub(super) async fn missing(live: &mut Live, options: &Options, server: &Server) -> Result<Missing, Error> {
+    let found = applied(live.within(options.call_timeout)).await.map_err(|fault| fault.error())?;
+    let ended = |statement: String| format!("{};\n", statement.trim_end());
+    let record = |migration: &Migration| {
+        let Migration { version, name, minimum_reader, .. } = migration;
+        let checksum = migration.checksum();
+        let values = [(*version).into(), (*name).into(), checksum[..].into(), (*minimum_reader).into()];
+        ended(inline(sql::APPLY, &values))
+    };
+    let id = match server.make {
+        Make::MySql => "@@server_uuid".to_owned(),
+        make @ Make::MariaDb => format!("'{}'", make.engine()),
+    };
+    let create = sql::CREATE.replacen('?', "RANDOM_BYTES(16)", 1);
+    let create = create.replacen('?', &format!("CONCAT({id}, '/', DATABASE())"), 1);
+    let rotate = sql::ROTATE.replacen('?', "1", 1).replacen('?', "RANDOM_BYTES(32)", 1);
+    let begin = ended(inline(sql::MIGRATION_LOCK, &[options.lock_seconds().into()]));
+    let migrations = plan(&found, &MIGRATIONS)?;
+    let names = migrations.iter().map(|migration| migration.name).collect::<Vec<_>>();
+    let mut script = if names.is_empty() { String::new() } else { begin };
+    for migration in migrations {
+        script += &format!("\n-- {}: {}\n", migration.version, migration.name);
+        script.extend(statements(migration.sql).into_iter().map(spoken));
+        script += "START TRANSACTION;\n";
+        if migration.version == 1 {
+            script += &(ended(create.clone()) + &ended(rotate.clone()));
+        }
+        script += &(record(migration) + "COMMIT;\n");
+    }
+    Ok(Missing { names, script })
 }
 
 /// Waits for the migrators' lock.
@@ -87,15 +142,17 @@ async fn applied(live: &mut Live) -> Result<Vec<Applied>, Fault> {
     Ok(found)
 }
 
-async fn apply(live: &mut Live, server: &Server) -> Result<(), Fault> {
-    let found = applied(live).await?;
+/// Each statement has the time of a call: together they may take longer.
+async fn apply(live: &mut Live, options: &Options, server: &Server) -> Result<(), Fault> {
+    let limit = options.call_timeout;
+    let found = applied(live.within(limit)).await?;
     for migration in plan(&found, &MIGRATIONS)? {
         let (version, name) = (migration.version, migration.name);
         for statement in statements(migration.sql) {
-            live.say(statement).await?;
+            live.within(limit).say(statement).await?;
             crash::point("my-migrating");
         }
-        live.begin().await?;
+        live.within(limit).begin().await?;
         if version == 1 {
             create(live, server).await?;
         }
@@ -120,9 +177,33 @@ async fn create(live: &mut Live, server: &Server) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The statements of a migration. Each ends with a semicolon at the end of a line.
-fn statements(sql: &str) -> impl Iterator<Item = &str> {
-    sql.split(";\n").filter(|statement| !statement.trim().is_empty())
+/// The statements of a migration. Each ends with a semicolon at the end of a line, a procedure with its `END`.
+fn statements(sql: &str) -> Vec<&str> {
+    let (mut all, mut rest) = (Vec::new(), sql);
+    while !rest.trim().is_empty() {
+        let end = match is_procedure(rest) {
+            true => rest.find("\nEND;\n").map(|at| at + "\nEND".len()),
+            false => rest.find(";\n"),
+        };
+        let (statement, after) = rest.split_at(end.unwrap_or(rest.len()));
+        all.push(statement);
+        rest = after.strip_prefix(";\n").unwrap_or_default();
+    }
+    all
+}
+
+/// Whether what comes first makes a procedure, which has semicolons of its own.
+fn is_procedure(sql: &str) -> bool {
+    let code = sql.lines().find(|line| !line.is_empty() && !line.starts_with("--"));
+    code.is_some_and(|line| line.starts_with("CREATE PROCEDURE"))
+}
+
+/// A statement as the server's shell takes it.
+fn spoken(statement: &str) -> String {
+    match is_procedure(statement) {
+        true => format!("\nDELIMITER //{statement}//\nDELIMITER ;\n"),
+        false => format!("{statement};\n"),
+    }
 }
 
 #[cfg(test)]
@@ -131,17 +212,19 @@ mod tests {
 
     #[test]
     fn a_migration_is_run_statement_by_statement_and_each_can_be_run_again() {
+        let again = ["IF NOT EXISTS", "INSERT IGNORE", "DROP PROCEDURE IF EXISTS"];
         for migration in &MIGRATIONS {
+            let mut before = "";
             for statement in statements(migration.sql) {
                 let code = statement.lines().find(|line| !line.is_empty() && !line.starts_with("--"));
-                assert!(
-                    code.is_some_and(|line| ["IF NOT EXISTS", "INSERT IGNORE"]
-                        .iter()
-                        .any(|again| line.contains(again))),
-                    "{statement}"
-                );
+                let code = code.unwrap_or_default();
+                match code.strip_prefix("CREATE PROCEDURE ").and_then(|rest| rest.split_once('(')) {
+                    Some((name, _)) => assert_eq!(before, format!("DROP PROCEDURE IF EXISTS {name}")),
+                    None => assert!(again.iter().any(|again| code.contains(again)), "{statement}"),
+                }
+                before = code;
             }
         }
-        assert_eq!(statements(MIGRATIONS[0].sql).count(), 5);
+        assert_eq!(statements(MIGRATIONS[0].sql).len(), 5);
     }
 }

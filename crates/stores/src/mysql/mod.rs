@@ -18,16 +18,19 @@ mod chores;
 mod connect;
 mod fault;
 mod flight;
+pub mod inbox;
 mod migrate;
 mod options;
 pub mod outbox;
 mod pool;
 mod row;
+mod say;
 mod server;
 mod sql;
 mod step;
 mod sweep;
 mod tls;
+pub mod tx;
 mod verbs;
 
 use std::path::PathBuf;
@@ -48,7 +51,7 @@ use pool::Pool;
 use server::Server;
 
 use crate::horizon::{Horizon, Seen};
-use crate::{gather, witness};
+use crate::{Missing, gather, witness};
 
 /// At most this often the witness is written.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
@@ -68,6 +71,8 @@ struct Shared {
     horizon: Arc<Horizon>,
     verbs: Pool,
     chores: Pool,
+    /// For ledgers alone: their sessions are unlike the others.
+    ledgers: Pool,
     capabilities: Capabilities,
     batch_max: usize,
     connect_wait: Duration,
@@ -130,6 +135,7 @@ impl MysqlStore {
         }
         self.shared.verbs.close();
         self.shared.chores.close();
+        self.shared.ledgers.close();
     }
 
     /// How many batches went to the server, and how many calls they carried.
@@ -140,17 +146,32 @@ impl MysqlStore {
     }
 }
 
+/// What a database lacks of the schema of a store. Changes nothing.
+///
+/// # Cancellation
+/// Safe.
+pub(crate) async fn missing(options: Options) -> Result<Missing, Error> {
+    options.check()?;
+    let address = options::Address::of(&options)?;
+    let horizon = Arc::new(Horizon::new("MySQL", Seen::default()));
+    let connector = Connector::new(&address, &options, horizon)?;
+    let mut live = connector.dial().await?;
+    let server = connector.server(&mut live).await.map_err(|fault| fault.error())?;
+    migrate::missing(&mut live, &options, &server).await
+}
+
 impl Shared {
     fn new(connector: Arc<Connector>, horizon: Arc<Horizon>, server: &Server, options: &Options) -> Self {
         let pool = |size| Pool::new(connector.clone(), size, options.connect_wait, options.call_timeout);
         Self {
             verbs: pool(options.connections),
             chores: pool(1),
+            ledgers: pool(options.connections),
             capabilities: Capabilities {
                 engine: server.make.engine(),
                 clock: ClockSource::Server,
                 durability: if server.is_durable() { Durability::Disk } else { Durability::Process },
-                same_transaction: false,
+                same_transaction: true,
                 time_precision: Duration::from_micros(1),
             },
             batch_max: options.batch_max,

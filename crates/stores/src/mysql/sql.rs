@@ -15,6 +15,7 @@ pub(super) const CREATE: &str = include_str!("sql/create.sql");
 pub(super) const DELETE: &str = include_str!("sql/delete.sql");
 pub(super) const DUE: &str = include_str!("sql/due.sql");
 pub(super) const EXAMINE: &str = include_str!("sql/examine.sql");
+pub(super) const FENCE_LEASE: &str = include_str!("sql/fence_lease.sql");
 pub(super) const GET: &str = include_str!("sql/get.sql");
 pub(super) const HASH_KEYS: &str = include_str!("sql/hash_keys.sql");
 pub(super) const HIGHEST: &str = include_str!("sql/highest.sql");
@@ -37,6 +38,9 @@ pub(super) const SUBJECT: &str = include_str!("sql/subject.sql");
 pub(super) const SUBJECT_OPEN: &str = include_str!("sql/subject_open.sql");
 pub(super) const TAKE_ALL: &str = include_str!("sql/take_all.sql");
 pub(super) const TRIM: &str = include_str!("sql/trim.sql");
+pub(super) const TX_OUTCOME: &str = include_str!("sql/tx_outcome.sql");
+pub(super) const TX_THERE: &str = include_str!("sql/tx_there.sql");
+pub(super) const TX_WAIT: &str = include_str!("sql/tx_wait.sql");
 
 const CLAIM: &str = include_str!("sql/claim.sql");
 const COMPLETE: &str = include_str!("sql/complete.sql");
@@ -44,6 +48,9 @@ const DRAW: &str = include_str!("sql/draw.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const SESSION: &str = include_str!("sql/session.sql");
 const TAKE: &str = include_str!("sql/take.sql");
+const FENCE_PASS: &str = include_str!("sql/fence_pass.sql");
+const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");
+const TX_INSIDE: &str = include_str!("sql/tx_inside.sql");
 
 /// The numbers of rows statements are prepared for. At most a third of a batch is repetition.
 const SIZES: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
@@ -93,6 +100,34 @@ pub(super) fn take() -> Cow<'static, str> {
         return broken(TAKE, "SKIP LOCKED", "");
     }
     TAKE.into()
+}
+
+pub(super) fn tx_begin() -> Cow<'static, str> {
+    if mutant::on("my-tx-without-lock") {
+        return broken(TX_BEGIN, "WHERE slot = ? FOR UPDATE NOWAIT", "WHERE slot = ?");
+    }
+    if mutant::on("my-tx-old-snapshot") {
+        return broken(TX_BEGIN, "WHERE id = ?\nFOR UPDATE", "WHERE id = ?");
+    }
+    if mutant::on("my-tx-without-transaction") {
+        return broken(TX_BEGIN, "RELEASE SAVEPOINT", "SAVEPOINT");
+    }
+    TX_BEGIN.into()
+}
+
+/// What finishes an attempt: a check that a transaction is open, statements in between, the outcome.
+pub(super) fn tx_finish(between: &[String], outcome: &str) -> String {
+    let mut text = TX_INSIDE.to_owned();
+    for statement in between {
+        text.push_str(statement);
+        text.push_str(";\n");
+    }
+    text.push_str(outcome);
+    text
+}
+
+pub(super) fn fence_pass() -> String {
+    TX_INSIDE.to_owned() + FENCE_PASS
 }
 
 /// How a session begins, with the limits of this store. They are whole seconds; less than one is one.

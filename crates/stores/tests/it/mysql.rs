@@ -2,6 +2,10 @@
 
 mod batches;
 mod crash;
+mod fences;
+mod inbox;
+mod joined;
+mod lost_commit;
 mod outbox;
 mod proxy;
 mod reach;

@@ -46,19 +46,9 @@ pub async fn enqueue_at(
     if !mutant::on("my-outbox-unchecked") {
         outbox::check(messages)?;
     }
-    let is_delayed =
-        |message: &Message| message.deliver_after.is_some() && !mutant::on("my-outbox-never-delays");
-    let (delayed, now): (Vec<&Message>, Vec<&Message>) =
-        messages.iter().partition(|message| is_delayed(message));
-    for (statement, mut rest) in [(sql::ENQUEUE, &now[..]), (sql::ENQUEUE_DELAYED, &delayed[..])] {
-        while !rest.is_empty() {
-            let (some, others) = rest.split_at(rows(rest));
-            let mut values: Vec<Value> = Vec::new();
-            some.iter().for_each(|message| row::values(message, clock, &mut values));
-            let written = client.exec_drop(each(statement, some.len()), values).await;
-            written.map_err(|error| Fault::of(&error).error())?;
-            rest = others;
-        }
+    for (statement, values) in statements(messages, clock) {
+        let written = client.exec_drop(statement, values).await;
+        written.map_err(|error| Fault::of(&error).error())?;
     }
     if mutant::on("my-outbox-commits-by-itself") {
         client
@@ -71,6 +61,25 @@ pub async fn enqueue_at(
             .map_err(|error| Error::new(Kind::Unreachable, error.to_string()))?;
     }
     Ok(())
+}
+
+/// What writes messages: statements, each with its values.
+pub(in super::super) fn statements(messages: &[Message], clock: Option<i64>) -> Vec<(String, Vec<Value>)> {
+    let is_delayed =
+        |message: &Message| message.deliver_after.is_some() && !mutant::on("my-outbox-never-delays");
+    let (delayed, now): (Vec<&Message>, Vec<&Message>) =
+        messages.iter().partition(|message| is_delayed(message));
+    let mut all = Vec::new();
+    for (statement, mut rest) in [(sql::ENQUEUE, &now[..]), (sql::ENQUEUE_DELAYED, &delayed[..])] {
+        while !rest.is_empty() {
+            let (some, others) = rest.split_at(rows(rest));
+            let mut values: Vec<Value> = Vec::new();
+            some.iter().for_each(|message| row::values(message, clock, &mut values));
+            all.push((each(statement, some.len()), values));
+            rest = others;
+        }
+    }
+    all
 }
 
 /// How many of these go into the next statement; at least one.

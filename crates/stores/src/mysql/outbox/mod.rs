@@ -37,6 +37,7 @@ use semel_core::outbox::{
 use semel_core::store::{Mark, Pending};
 use tokio::time::Instant;
 
+pub(super) use enqueue::statements;
 pub use enqueue::{enqueue, enqueue_at};
 
 use super::chores::no_row;

@@ -1,7 +1,7 @@
 //! A way to the server that can be cut at the worst moment.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::OwnedReadHalf;
@@ -32,6 +32,7 @@ pub(super) enum Cut {
 pub(super) struct Proxy {
     url: String,
     next: Arc<AtomicU8>,
+    turns: Arc<AtomicU64>,
     happened: Arc<Notify>,
     listening: JoinHandle<()>,
     open: watch::Sender<bool>,
@@ -45,17 +46,18 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let (next, happened) = (Arc::<AtomicU8>::default(), Arc::<Notify>::default());
         let (open, closed) = watch::channel(true);
-        let (server, cut, notify) = (server.to_owned(), next.clone(), happened.clone());
+        let turns = Arc::<AtomicU64>::default();
+        let (server, cut, notify, count) = (server.to_owned(), next.clone(), happened.clone(), turns.clone());
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let (server, cut, notify, mut closed) =
-                    (server.clone(), cut.clone(), notify.clone(), closed.clone());
+                let (server, cut, notify, count, mut closed) =
+                    (server.clone(), cut.clone(), notify.clone(), count.clone(), closed.clone());
                 tokio::spawn(async move {
                     let Ok(server) = TcpStream::connect(server).await else { return };
                     // Nothing that is passed on may wait for an acknowledgement.
                     let _ = (client.set_nodelay(true), server.set_nodelay(true));
                     tokio::select! {
-                        _ = carry(client, server, &cut, &notify) => {}
+                        _ = carry(client, server, &cut, &notify, &count) => {}
                         _ = closed.wait_for(|open| !*open) => {}
                     }
                 });
@@ -63,11 +65,16 @@ impl Proxy {
         });
         // In the clear, so that what is carried is what was said.
         let url = format!("{user}@127.0.0.1:{port}/{database}?sslmode=disable");
-        Self { url, next, happened, listening, open }
+        Self { url, next, turns, happened, listening, open }
     }
 
     pub(super) fn url(&self) -> String {
         self.url.clone()
+    }
+
+    /// How many messages clients have sent that await an answer. One that is longer than a packet may be counts once.
+    pub(super) fn turns(&self) -> u64 {
+        self.turns.load(Ordering::SeqCst)
     }
 
     pub(super) fn cut_next(&self, cut: Cut) {
@@ -99,7 +106,13 @@ async fn packet(from: &mut OwnedReadHalf) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-async fn carry(client: TcpStream, server: TcpStream, cut: &AtomicU8, happened: &Notify) -> Option<()> {
+async fn carry(
+    client: TcpStream,
+    server: TcpStream,
+    cut: &AtomicU8,
+    happened: &Notify,
+    turns: &AtomicU64,
+) -> Option<()> {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let is = |cutting: Cut| cut.load(Ordering::SeqCst) == cutting as u8;
@@ -123,6 +136,8 @@ async fn carry(client: TcpStream, server: TcpStream, cut: &AtomicU8, happened: &
     let calls = async {
         loop {
             let packet = packet(&mut from_client).await?;
+            // The first packet of a message has the number 0.
+            turns.fetch_add(u64::from(packet[3] == 0), Ordering::SeqCst);
             let commits = &packet[4..] == COMMIT;
             if is(Cut::Call) || commits && is(Cut::Commit) {
                 cut_now();

@@ -167,3 +167,39 @@ fn a_table_that_went_missing_is_a_matter_of_the_schema() {
         assert!(!error.outcome_is_unknown());
     });
 }
+
+/// Runs a script in the server's shell.
+fn shell(url: &str, script: &str) {
+    use std::io::Write as _;
+    let opts = mysql_async::Opts::from_url(url).unwrap();
+    let password = opts.pass().unwrap_or_default();
+    let mut mariadb = std::process::Command::new("mariadb")
+        .args(["--skip-ssl", "-h", opts.ip_or_hostname(), "-P", &opts.tcp_port().to_string()])
+        .args(["-u", opts.user().unwrap(), opts.db_name().unwrap()])
+        .env("MYSQL_PWD", password)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    mariadb.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(mariadb.wait().unwrap().success());
+}
+
+#[test]
+fn the_printed_script_makes_the_store_that_a_migration_makes() {
+    with_database(async |database| {
+        let missing = semel_stores::plan(&database.url()).await.unwrap();
+        assert_eq!(missing.names, ["operations", "outbox", "fence", "inbox", "procedures"]);
+        assert_eq!(database.number(TABLES_THERE).await, 0, "looking changes nothing");
+        shell(&database.url(), &missing.script);
+        let left = semel_stores::plan(&database.url()).await.unwrap();
+        assert_eq!((left.names, left.script), (Vec::new(), String::new()));
+        let mut options = Options::new(database.url());
+        options.migrate = Migrate::Check;
+        let store = MysqlStore::connect_with(options).await.unwrap();
+        let status = store.status().await.unwrap();
+        assert_eq!((status.hash_keys.len(), status.went_back_from), (1, None));
+        granted(store.claim(&request("printed")).await.unwrap());
+        store.close().await;
+    });
+}

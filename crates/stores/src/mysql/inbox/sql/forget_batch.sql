@@ -1,0 +1,1 @@
+DELETE FROM semel_inbox_batch WHERE batch = ?

@@ -1,0 +1,2 @@
+-- Whether a letter is there, and has an id; held.
+SELECT id IS NOT NULL FROM semel_inbox_letter WHERE number = ? AND grp = ? FOR UPDATE

@@ -1,0 +1,2 @@
+-- Whether an attempt has written its outcome: asked of what is there now, whatever snapshot the transaction has.
+SELECT state FROM semel_operation WHERE id = ? AND nonce = ? AND state = 2 FOR UPDATE
