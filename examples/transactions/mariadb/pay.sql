@@ -1,8 +1,10 @@
 -- Pays once, in one transaction, from the shell of MariaDB or MySQL:
---   { echo "SET @key = 'KEY', @amount = 'AMOUNT';"; cat pay.sql; } | mariadb -N DATABASE
+--   hex() { printf %s "$1" | od -An -v -tx1 | tr -d ' \n'; }
+--   { echo "SET @key = x'$(hex "$KEY")', @amount = x'$(hex "$AMOUNT")';"; cat pay.sql; } | mariadb -N DATABASE
 --
 -- Prints what happened and what to answer: `fresh 201 {...}`, `replay 201 {...}`, or why not. The shell cannot branch, so
--- the application's part is a procedure of its own.
+-- the application's part is a procedure of its own; nothing is told before the COMMIT. Values come as digits: a client's key
+-- may hold a quote.
 DROP PROCEDURE IF EXISTS pay;
 
 DELIMITER //
@@ -29,10 +31,11 @@ BEGIN
         );
         CALL semel_complete(v_operation, v_status, 'application/json', v_body);
     END IF;
-    SELECT CONCAT_WS(' ', v_decision, v_status, CONVERT(v_body USING utf8mb4));
+    SET @answer = CONCAT_WS(' ', v_decision, v_status, CONVERT(v_body USING utf8mb4));
 END//
 DELIMITER ;
 
 START TRANSACTION;
 CALL pay(@key, @amount);
 COMMIT;
+SELECT @answer;

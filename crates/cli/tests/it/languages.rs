@@ -171,10 +171,9 @@ impl Shell {
 
     fn pay(&self, key: &str, amount: &str) -> String {
         let pay = std::fs::read_to_string(root().join("examples/transactions/mariadb/pay.sql"));
-        self.run(&format!(
-            "SET @key = '{key}', @amount = '{amount}';\n{}",
-            pay.expect("the example is there")
-        ))
+        let digits = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let values = format!("SET @key = x'{}', @amount = x'{}';\n", digits(key), digits(amount));
+        self.run(&(values + &pay.expect("the example is there")))
     }
 
     fn at(&self, url: &str, script: &str) -> String {

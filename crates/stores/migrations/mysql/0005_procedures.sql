@@ -184,6 +184,10 @@ BEGIN
     SELECT s.slot INTO v_slot FROM semel_slot AS s
     WHERE s.slot = CAST(CONV(HEX(LEFT(v_id, 2)), 16, 10) AS UNSIGNED) DIV 4 FOR UPDATE SKIP LOCKED;
     IF v_slot IS NULL THEN
+        -- Read without a lock, so that a row somebody holds is seen.
+        IF (SELECT COUNT(*) FROM semel_slot) = 0 THEN
+            SIGNAL SQLSTATE 'SM005' SET MESSAGE_TEXT = 'the table semel_slot is empty: a restore left it out; run semel migrate again';
+        END IF;
         SET out_decision = 'in_flight';
     ELSE
         SET v_mine = UNHEX(LEFT(SHA2(CONCAT(UUID(), CONNECTION_ID(), RAND()), 256), 32));
@@ -206,10 +210,10 @@ BEGIN
         INTO v_state, v_recovery, v_attempts, v_token, v_nonce, v_version, v_digest, v_created, v_settled,
             v_lease, v_old_ttl, v_old_window, v_outcome, v_history
         FROM semel_operation AS o WHERE o.id = v_id FOR UPDATE;
-        IF v_token = v_fresh THEN
+        IF v_token = v_fresh AND v_nonce = v_mine THEN
             SET out_decision = 'run', out_attempt = 1;
         ELSE
-            IF v_fresh < v_token THEN
+            IF v_fresh <= v_token THEN
                 SIGNAL SQLSTATE 'SM005' SET MESSAGE_TEXT =
                     'the store was restored from an older state: its next token is not above the last; acknowledge it first';
             END IF;
@@ -451,8 +455,8 @@ END;
 DROP PROCEDURE IF EXISTS semel_consume_into;
 
 CREATE PROCEDURE semel_consume_into(
-    IN in_group varchar(800) CHARACTER SET utf8mb4, IN in_source varchar(800) CHARACTER SET utf8mb4,
-    IN in_id varchar(1020) CHARACTER SET utf8mb4, IN in_payload longblob,
+    IN in_group varchar(4096) CHARACTER SET utf8mb4, IN in_source varchar(4096) CHARACTER SET utf8mb4,
+    IN in_id varchar(4096) CHARACTER SET utf8mb4, IN in_payload longblob,
     OUT out_received varchar(20) CHARACTER SET utf8mb4
 )
 MODIFIES SQL DATA SQL SECURITY INVOKER
@@ -462,6 +466,12 @@ BEGIN
     DECLARE v_hash, v_old varbinary(32);
     IF COALESCE(in_group, '') = '' OR COALESCE(in_source, '') = '' OR COALESCE(in_id, '') = '' OR in_payload IS NULL THEN
         SIGNAL SQLSTATE 'SM004' SET MESSAGE_TEXT = 'a message has a group, a source, an id of its producer and a payload';
+    END IF;
+    -- Parameters are wider than what fits, so that a session without strict mode cuts nothing unnoticed.
+    IF CHAR_LENGTH(in_group) > 200 OR CHAR_LENGTH(in_source) > 200 OR CHAR_LENGTH(in_id) > 255
+        OR in_id REGEXP '[[:cntrl:]]' THEN
+        SIGNAL SQLSTATE 'SM004'
+            SET MESSAGE_TEXT = 'a group and a source have at most 200 characters, an id 255 and no control characters';
     END IF;
     CALL semel_inside();
     SET v_now = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), v_hash = UNHEX(SHA2(in_payload, 256));
@@ -484,8 +494,8 @@ END;
 DROP PROCEDURE IF EXISTS semel_consume;
 
 CREATE PROCEDURE semel_consume(
-    IN in_group varchar(800) CHARACTER SET utf8mb4, IN in_source varchar(800) CHARACTER SET utf8mb4,
-    IN in_id varchar(1020) CHARACTER SET utf8mb4, IN in_payload longblob
+    IN in_group varchar(4096) CHARACTER SET utf8mb4, IN in_source varchar(4096) CHARACTER SET utf8mb4,
+    IN in_id varchar(4096) CHARACTER SET utf8mb4, IN in_payload longblob
 )
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
@@ -511,7 +521,7 @@ END;
 -- Passes the fence of a resource in the transaction of a write, before it; an error if a later token has written.
 DROP PROCEDURE IF EXISTS semel_pass;
 
-CREATE PROCEDURE semel_pass(IN in_resource varchar(512) CHARACTER SET utf8mb4, IN in_token bigint)
+CREATE PROCEDURE semel_pass(IN in_resource varchar(4096) CHARACTER SET utf8mb4, IN in_token bigint)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_given, v_last bigint DEFAULT 0;

@@ -146,10 +146,14 @@ fn classify(code: u16) -> (Kind, &'static str) {
         1290 | 1792 | 1836 => (Kind::ReadOnly, ": it takes no writes; connect to the primary"),
         1142 | 1143 => (
             Kind::Denied,
-            ": GRANT SELECT, INSERT, UPDATE, DELETE on the semel_ tables to this user, and CREATE, ALTER, INDEX \
-             to whoever migrates",
+            ": GRANT SELECT, INSERT, UPDATE, DELETE on the semel_ tables to this user, and CREATE, ALTER, INDEX, \
+             CREATE ROUTINE, ALTER ROUTINE to whoever migrates",
         ),
-        1044 | 1227 | 1370 => (Kind::Denied, ": grant it to this user, or run the migration as the owner"),
+        1044 | 1227 | 1370 => (
+            Kind::Denied,
+            ": grant it to this user (a migration needs CREATE ROUTINE and ALTER ROUTINE, too), or run the migration as \
+             the owner",
+        ),
         1045 | 1129 | 1130 | 1251 | 1275 | 1698 | 1820 | 1862 | 3118 | 3159 | 4151 => {
             (Kind::Denied, ": check user, password, host and whether TLS is required")
         }

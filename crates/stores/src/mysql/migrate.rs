@@ -97,7 +97,9 @@ pub(super) async fn missing(live: &mut Live, options: &Options, server: &Server)
     let create = sql::CREATE.replacen('?', "RANDOM_BYTES(16)", 1);
     let create = create.replacen('?', &format!("CONCAT({id}, '/', DATABASE())"), 1);
     let rotate = sql::ROTATE.replacen('?', "1", 1).replacen('?', "RANDOM_BYTES(32)", 1);
-    let begin = ended(inline(sql::MIGRATION_LOCK, &[options.lock_seconds().into()]));
+    // Procedures keep the mode they were made under.
+    let mode = ended("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'".to_owned());
+    let begin = mode + &ended(inline(sql::MIGRATION_LOCK, &[options.lock_seconds().into()]));
     let migrations = plan(&found, &MIGRATIONS)?;
     let names = migrations.iter().map(|migration| migration.name).collect::<Vec<_>>();
     let mut script = if names.is_empty() { String::new() } else { begin };

@@ -50,7 +50,7 @@ const SESSION: &str = include_str!("sql/session.sql");
 const TAKE: &str = include_str!("sql/take.sql");
 const FENCE_PASS: &str = include_str!("sql/fence_pass.sql");
 const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");
-const TX_INSIDE: &str = include_str!("sql/tx_inside.sql");
+pub(super) const TX_INSIDE: &str = include_str!("sql/tx_inside.sql");
 
 /// The numbers of rows statements are prepared for. At most a third of a batch is repetition.
 const SIZES: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];

@@ -7,10 +7,11 @@ use mysql_async::{Transaction, TxOpts};
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{Applied, Apply, Arrival, Batch, Failure, Kept, Received, State, asides};
 use semel_core::store::Pending;
+use tokio::time::timeout;
 
 use super::aside::put_all;
-use super::receive::receive_as;
-use super::store::settings;
+use super::receive::{View, receive_as};
+use super::store::{WORK_MAX, in_time, settings};
 use super::{MysqlInbox, move_on, note};
 use crate::crash;
 use crate::mysql::fault::{self, Fault};
@@ -106,7 +107,10 @@ impl<H: Handler> Joined<H> {
             Ok(Applied::Committed(received)) => {
                 crash::point("inbox-before-commit");
                 // It may have committed all the same: whoever asks the ledger again finds out.
-                tx.commit().await.map_err(|error| Fault::of_commit(&error))?;
+                match timeout(WORK_MAX, tx.commit()).await {
+                    Ok(done) => done.map_err(|error| Fault::of_commit(&error))?,
+                    Err(_) => return Err(Fault::timed_out(true)),
+                }
                 crash::point("inbox-after-commit");
                 Ok(Applied::Committed(received))
             }
@@ -123,7 +127,9 @@ impl<H: Handler> Joined<H> {
     async fn work(&self, tx: &mut Transaction<'_>, batch: &Batch) -> Result<Applied, Fault> {
         let began = Instant::now();
         let settings = settings(self.idle_max);
-        let begun = receive_as(tx, &batch.group, &batch.arrivals, State::Done, &settings).await?;
+        let view = View::Ours(&settings);
+        let begun =
+            in_time(WORK_MAX, receive_as(tx, &batch.group, &batch.arrivals, State::Done, view)).await?;
         let new: Vec<usize> =
             (0..batch.arrivals.len()).filter(|index| begun.received[*index] == Received::New).collect();
         let arrivals: Vec<&Arrival> = new.iter().map(|index| &batch.arrivals[*index]).collect();
@@ -136,12 +142,15 @@ impl<H: Handler> Joined<H> {
             }
             return Ok(Applied::Failed { at: index.and_then(|index| new.get(index).copied()), failure });
         }
-        put_all(tx, &batch.group, &asides(batch, &begun.received)).await?;
-        if move_on(tx, &batch.group, &batch.offsets).await? == Kept::Fenced {
-            return Ok(Applied::Fenced);
-        }
-        note(tx, &batch.group, &begun, began.elapsed()).await?;
-        Ok(Applied::Committed(begun.received))
+        let finish = async {
+            put_all(tx, &batch.group, &asides(batch, &begun.received)).await?;
+            if move_on(tx, &batch.group, &batch.offsets).await? == Kept::Fenced {
+                return Ok(Applied::Fenced);
+            }
+            note(tx, &batch.group, &begun, began.elapsed()).await?;
+            Ok(Applied::Committed(begun.received))
+        };
+        in_time(WORK_MAX, finish).await
     }
 }
 

@@ -31,6 +31,7 @@ pub use store::MysqlInbox;
 
 use super::fault::Fault;
 use super::say::{inline, say, tell};
+use super::sql::TX_INSIDE;
 
 /// Moves positions on. [`Kept::Fenced`]: a partition is somebody else's by now; the transaction must not commit.
 ///
@@ -74,7 +75,7 @@ pub async fn finish(
 }
 
 async fn note(tx: &mut impl Queryable, group: &str, begun: &Begun, took: Duration) -> Result<(), Fault> {
-    let mut text = begun.further(group);
+    let mut text = TX_INSIDE.to_owned() + &begun.further(group);
     let values = [clock::micros(took).into(), (begun.received.len() as u64).into(), begun.number.into()];
     text.push_str(&inline(sql::FINISH, &values));
     if say(tx, &text).await?.changed != 1 {

@@ -13,7 +13,7 @@ use super::super::chores::no_row;
 use super::super::fault::Fault;
 use super::super::row;
 use super::super::say::{Said, inline, json, say, tell};
-use super::super::sql::each;
+use super::super::sql::{TX_INSIDE, each};
 use super::{signed, sql};
 
 /// A batch in the ledger, in an open transaction.
@@ -52,21 +52,49 @@ impl Begun {
 /// whatever is not that and no duplicate.
 ///
 /// It waits while another transaction is about to apply the same messages, and then knows better. After a crash before
-/// the COMMIT: nothing was received.
+/// the COMMIT: nothing was received. Without an open transaction it fails, and nothing was received either.
 ///
 /// # Cancellation
 /// The transaction must be rolled back.
 pub async fn receive(tx: &mut impl Queryable, group: &str, arrivals: &[Arrival]) -> Result<Begun, Error> {
-    receive_as(tx, group, arrivals, State::Done, "").await.map_err(|fault| fault.error())
+    let begun = receive_as(tx, group, arrivals, State::Done, View::Theirs).await;
+    begun.map_err(|fault| fault.error())
 }
 
-/// The same for a state, after statements that go in the same message.
+/// Whose transaction it is.
+pub(super) enum View<'a> {
+    /// A caller's: it must be open, and may look at an old state.
+    Theirs,
+    /// Ours, which looks at what is committed when it looks. It begins with these statements, each with its end.
+    Ours(&'a str),
+}
+
+impl View<'_> {
+    fn begins(&self) -> Cow<'_, str> {
+        match self {
+            Self::Theirs if mutant::on("my-inbox-without-transaction") => "".into(),
+            Self::Theirs => TX_INSIDE.into(),
+            Self::Ours(settings) => (*settings).into(),
+        }
+    }
+
+    /// Whoever looks at an old state must wait for the newest. Otherwise a letter that somebody is about to apply is
+    /// still there, and only its own key waits for it.
+    fn parked(&self) -> &'static str {
+        match self {
+            Self::Theirs => sql::PARKED_HELD,
+            Self::Ours(_) => sql::PARKED,
+        }
+    }
+}
+
+/// The same for a state, and for transactions of our own.
 pub(super) async fn receive_as(
     tx: &mut impl Queryable,
     group: &str,
     arrivals: &[Arrival],
     asked: State,
-    before: &str,
+    view: View<'_>,
 ) -> Result<Begun, Fault> {
     let arrivals = &*inbox::vouched(arrivals);
     let firsts = inbox::firsts(arrivals);
@@ -74,7 +102,8 @@ pub(super) async fn receive_as(
         firsts.iter().map(|index| &arrivals[*index]).filter(|arrival| arrival.letter.is_none()).collect();
     fresh.sort_by_key(|arrival| name(arrival));
     let questions = Questions::of(&fresh);
-    let text = before.to_owned() + &questions.text(group, &fresh, asked);
+    let before = view.begins();
+    let text = before.clone().into_owned() + &questions.text(group, &fresh, asked, view.parked());
     let begins = before.matches(";\n").count();
     let said = say(tx, &text).await?;
     if mutant::on("my-inbox-ledger-apart") {
@@ -126,7 +155,7 @@ impl<'a> Questions<'a> {
         questions
     }
 
-    fn text(&self, group: &str, arrivals: &[&Arrival], asked: State) -> String {
+    fn text(&self, group: &str, arrivals: &[&Arrival], asked: State, parked: &str) -> String {
         let mut statements = vec![inline(sql::BEGIN, &[group.into()])];
         if !arrivals.is_empty() {
             let mut values: Vec<Value> = Vec::with_capacity(6 * arrivals.len());
@@ -144,7 +173,7 @@ impl<'a> Questions<'a> {
         }
         for (source, keys) in &self.keys {
             let list = json(keys.iter().map(|key| key.as_bytes()));
-            ask(sql::PARKED, list, &[group.into(), (*source).into()]);
+            ask(parked, list, &[group.into(), (*source).into()]);
         }
         for ((source, lane), keys) in &self.lanes {
             let list = json(keys.iter().map(|key| key.as_bytes()));

@@ -11,9 +11,10 @@ use semel_core::inbox::{
 };
 use semel_core::store::Pending;
 use semel_core::{Timestamp, clock};
+use tokio::time::timeout;
 
 use super::aside::{put_all, put_later};
-use super::receive::receive_as;
+use super::receive::{View, receive_as};
 use super::{move_on, signed, sql, sweep};
 use crate::mysql::chores::no_row;
 use crate::mysql::fault::Fault;
@@ -26,6 +27,8 @@ use crate::mysql::{MysqlStore, Shared};
 const COUNTED_MAX: u64 = 100_000;
 /// How long a transaction of the ledger's own may stand still.
 const IDLE_MAX: Duration = Duration::from_secs(10);
+/// How long the statements of a transaction around a ledger may take together. Each letter is one.
+pub(super) const WORK_MAX: Duration = Duration::from_secs(30);
 
 /// The ledgers in a MySQL or MariaDB store.
 pub struct MysqlInbox {
@@ -69,7 +72,10 @@ macro_rules! transact {
         retried!(inbox.tries(), live => async {
             live.say(&format!("{}START TRANSACTION", settings(IDLE_MAX))).await?;
             let $conn: &mut Conn = live.conn();
-            match $work.await? {
+            let done = in_time(WORK_MAX, $work).await?;
+            // The end has a time of its own.
+            live.within(inbox.shared.call_timeout);
+            match done {
                 Done::Commit(done) => {
                     live.commit(&[]).await?;
                     Ok(done)
@@ -81,6 +87,14 @@ macro_rules! transact {
             }
         })
     }};
+}
+
+/// What is not done by then is given up, with its connection. Nothing of it was committed.
+pub(super) async fn in_time<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    timeout(limit, work).await.unwrap_or_else(|_| Err(Fault::timed_out(false)))
 }
 
 async fn rows(conn: &mut Conn, sql: &str, values: &[mysql_async::Value]) -> Result<Done<Vec<Row>>, Fault> {
@@ -171,7 +185,7 @@ impl Inbox for MysqlInbox {
 }
 
 async fn intend(conn: &mut Conn, batch: &Batch) -> Result<Done<Vec<Received>>, Fault> {
-    let begun = receive_as(conn, &batch.group, &batch.arrivals, State::Intended, "").await?;
+    let begun = receive_as(conn, &batch.group, &batch.arrivals, State::Intended, View::Ours("")).await?;
     put_all(conn, &batch.group, &asides(batch, &begun.received)).await?;
     // How long it took is known of each call by itself.
     super::note(conn, &batch.group, &begun, Duration::ZERO).await?;
@@ -191,7 +205,7 @@ async fn finish(conn: &mut Conn, batch: &Batch, took: &[Duration]) -> Result<Don
     let letters: Vec<Arrival> =
         batch.arrivals.iter().filter(|arrival| arrival.letter.is_some()).cloned().collect();
     if !letters.is_empty() {
-        let begun = receive_as(conn, &batch.group, &letters, State::Done, "").await?;
+        let begun = receive_as(conn, &batch.group, &letters, State::Done, View::Ours("")).await?;
         super::note(conn, &batch.group, &begun, Duration::ZERO).await?;
     }
     kept(conn, &batch.group, &batch.offsets).await

@@ -6,7 +6,9 @@ use std::time::Duration;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Transaction, TxOpts};
 use semel_core::Message;
-use semel_core::inbox::{Applied, Apply, Arrival, Batch, Failure, Id, Inbox, Incoming, Received};
+use semel_core::inbox::{
+    Applied, Apply, Arrival, Aside, Batch, Failure, Id, Inbox, Incoming, Received, SetAside,
+};
 use semel_stores::mysql::inbox::{At, Handler, Joined, failure, finish, receive};
 use semel_stores::mysql::outbox::enqueue;
 
@@ -52,6 +54,63 @@ async fn effects(database: &Database) -> i64 {
 async fn ledger(database: &Database) {
     connect(&database.url()).await;
     database.run("CREATE TABLE effect (id varchar(50) NOT NULL) ENGINE = InnoDB").await;
+}
+
+// G-45: a ledger row that is there before its effect would make the message a duplicate of nothing.
+#[test]
+fn without_a_transaction_nothing_is_received() {
+    with_database(async |database| {
+        ledger(&database).await;
+        let mut conn = database.client().await;
+        let error = receive(&mut conn, "g", &[arrival("1")]).await.unwrap_err();
+        assert!(error.to_string().contains("no transaction to join"), "{error}");
+        assert_eq!(database.number("SELECT COUNT(*) FROM semel_inbox").await, 0);
+
+        let mut tx = conn.start_transaction(TxOpts::default()).await.unwrap();
+        let begun = receive(&mut tx, "g", &[arrival("1")]).await.unwrap();
+        assert_eq!(begun.received, [Received::New]);
+        tx.query_drop("CREATE TABLE other (n int)").await.unwrap();
+        let error = finish(&mut tx, "g", &begun, Duration::ZERO).await.unwrap_err();
+        assert!(
+            error.to_string().contains("no transaction to join"),
+            "what DDL has committed is noticed: {error}"
+        );
+    });
+}
+
+// G-41: whoever works on one key holds up no other.
+#[test]
+fn a_letter_that_somebody_is_applying_holds_up_only_its_own_key() {
+    with_database(async |database| {
+        ledger(&database).await;
+        let store = connect(&database.url()).await;
+        let keyed = |id: &str, key: &str| {
+            let one = arrival(id);
+            Arrival { message: Incoming { key: Some(key.into()), ..one.message.clone() }, ..one }
+        };
+        let joined = Joined::new(Arc::new(store.inbox()), Counts { first: "" });
+        let inbox = store.inbox();
+        let first = keyed("1", "k");
+        let letter = SetAside {
+            message: &first.message,
+            id: Some(&first.id),
+            letter: None,
+            aside: Aside::Later,
+            reason: "poison".into(),
+            tries: 1,
+            again_in: Duration::ZERO,
+        };
+        inbox.set_aside("g", &[letter], &[]).await.unwrap();
+        let mut held = database.client().await;
+        held.query_drop("START TRANSACTION").await.unwrap();
+        held.query_drop("DELETE FROM semel_inbox_letter").await.unwrap();
+        let arrivals = vec![keyed("2", "k"), keyed("3", "other")];
+        let applied =
+            joined.apply(&Batch { group: "g".into(), arrivals, offsets: Vec::new() }).await.unwrap();
+        assert_eq!(applied, Applied::Committed(vec![Received::Behind, Received::New]));
+        held.query_drop("ROLLBACK").await.unwrap();
+        assert_eq!(effects(&database).await, 1);
+    });
 }
 
 // G-45: one message to the server for the ledger of a whole batch, one at its end.
