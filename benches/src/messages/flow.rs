@@ -53,10 +53,7 @@ pub(super) async fn live(effort: Effort, shops: &[Shop], broker: &Broker, pins: 
         broker.clear().await?;
     }
     let reached = board.median(shops[0].name());
-    // One sync per message is the disk's pace, not the relay's.
-    if !matches!(broker, Broker::SyncedNats { .. }) {
-        board.at_least(format!("{} to {name}, live", shops[0].name()), reached, 20_000.0, "/s");
-    }
+    board.at_least(format!("{} to {name}, live", shops[0].name()), reached, 20_000.0, "/s");
     let apart = 100.0 * (board.median(&pinned) / reached - 1.0);
     board.within(format!("{name}, live: beside pinned transactions"), apart, 15.0, " %");
     board.note(format!(

@@ -383,6 +383,7 @@ impl Cursor for MemoryCursor {
 
     fn adopt<'a>(&'a mut self, position: &'a Position) -> Pending<'a, Saved> {
         let landed = position.0.as_chunks::<8>().0.iter().map(|bytes| u64::from_be_bytes(*bytes));
+        self.has_saved = true;
         ready(Ok(self.change(|state, _| {
             for sequence in landed {
                 state.waiting.remove(&sequence);

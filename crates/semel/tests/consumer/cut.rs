@@ -68,8 +68,9 @@ async fn messages_lost_on_their_way_come_again_before_later_ones_of_their_key(wo
     let Some(stream) = Stream::new(DAY).await else { return };
     let wire = Wire::to(&stream.url).await;
     let client = async_nats::connect(&wire.url).await.unwrap();
-    let from =
-        nats::Options { ack_wait: Duration::from_secs(1), ..nats::Options::new(&stream.name, "durable") };
+    // Longer than it takes to notice: what was lost is not there again when reading goes on.
+    let ack_wait = Duration::from_secs(8);
+    let from = nats::Options { ack_wait, ..nats::Options::new(&stream.name, "durable") };
     let source = Nats::open(client, from).await.unwrap();
     let filler = "x".repeat(PAYLOAD_BYTES);
     for n in 0..MESSAGES {
