@@ -32,7 +32,7 @@ const MESSAGES: usize = 400;
 /// The effects of each key, in their order, are exactly the messages written.
 async fn each_once_and_in_order(world: &World, count: usize) {
     for key in 0..KEYS {
-        let found = world.texts(&format!("SELECT payload FROM effect WHERE key = 'k{key}' ORDER BY n")).await;
+        let found = world.texts(&format!("SELECT payload FROM effect WHERE k = 'k{key}' ORDER BY n")).await;
         let written: Vec<String> = (key..count).step_by(KEYS).map(|n| n.to_string()).collect();
         assert_eq!(found, written, "the key k{key}");
     }

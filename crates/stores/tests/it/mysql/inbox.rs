@@ -102,6 +102,8 @@ fn a_letter_that_somebody_is_applying_holds_up_only_its_own_key() {
         };
         inbox.set_aside("g", &[letter], &[]).await.unwrap();
         let mut held = database.client().await;
+        // As a consumer does.
+        held.query_drop("SET TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
         held.query_drop("START TRANSACTION").await.unwrap();
         held.query_drop("DELETE FROM semel_inbox_letter").await.unwrap();
         let arrivals = vec![keyed("2", "k"), keyed("3", "other")];
