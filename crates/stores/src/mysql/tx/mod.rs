@@ -48,9 +48,18 @@
 //!
 //! # Errors
 //! MySQL undoes the whole transaction when it loses a deadlock, and only the statement after any other error.
-//! Either way: roll back and begin again. [`commit`] looks whether what was finished is still there, so an
-//! ignored error cannot pass for a success. A statement that commits by itself (DDL) ends the transaction early:
-//! `finish` then fails, and what is there is a claim that lapses.
+//! Either way: roll back and begin again. [`finish`] and [`commit`] look whether what was begun and finished is
+//! still there, so an ignored error cannot pass for a success. A statement that commits by itself (DDL) ends the
+//! transaction early: `finish` then fails, and what is there is a claim that lapses.
+//!
+//! What they cannot undo is what came after the deadlock: with `autocommit` on, MySQL's default, each of those
+//! statements was committed by itself. Their errors therefore say that the [outcome is
+//! unknown](Error::outcome_is_unknown), and are not retryable. On a connection that is made with
+//! `SET SESSION autocommit = 0` nothing is committed without a COMMIT, and the rollback undoes those statements, too.
+//! Nothing here changes that setting: whoever rolls back would be left with it.
+//!
+//! The driver rolls back a dropped transaction only when its connection is used next, and until then the locks of
+//! [`begin`] are held. So also after [`Begun::Replay`], [`Begun::Refused`] and errors: `rollback().await`.
 //!
 //! The record of the running attempt is in the transaction from the beginning. A claim outside any transaction, by a
 //! gateway say, waits for it until the transaction ends or the server's patience with locks does.
@@ -234,7 +243,9 @@ async fn decide(
 /// every retry will get.
 ///
 /// On an error roll the transaction back: the attempt was not begun in it, a message could not be published, or the
-/// database failed. `LAST_INSERT_ID()` of the session is not what it was.
+/// database failed. If the transaction had ended before, statements since may have been committed by themselves, and
+/// the error says that the [outcome is unknown](Error::outcome_is_unknown). `LAST_INSERT_ID()` of the session is not
+/// what it was.
 ///
 /// # Cancellation
 /// Dropped, the outcome may be written; the transaction must be rolled back.
@@ -258,15 +269,15 @@ pub async fn finish(
     let said = if bytes + outcome.len() <= TEXT_BYTES_MAX {
         say(transaction, &sql::tx_finish(&between, &outcome)).await
     } else {
-        say(transaction, &sql::tx_finish(&[], "DO 0")).await.map_err(told)?;
+        say(transaction, &sql::tx_finish(&[], "DO 0")).await.map_err(ended)?;
         enqueue(transaction, messages).await?;
         bind(transaction, sql::TX_OUTCOME, values).await
     };
-    let said = said.map_err(told)?;
+    let said = said.map_err(ended)?;
     if said.changed != 1 || said.number != Some(finished.mark()) {
         let text = "this transaction has not begun the operation, or rolled back to before it had; begin, effect and \
-                    finish belong in one transaction";
-        return Err(Error::new(Kind::Misconfigured, text));
+                    finish belong in one transaction; roll back, and look what was committed by itself";
+        return Err(unsure(Error::new(Kind::Misconfigured, text)));
     }
     crash::point("my-tx-finished");
     Ok(finished)
@@ -291,13 +302,24 @@ fn told(fault: Fault) -> Error {
     fault.error()
 }
 
+/// The error of a statement that found its transaction ended, or failed in another way.
+fn ended(fault: Fault) -> Error {
+    if fault.transaction_gone { unsure(fault.error()) } else { fault.error() }
+}
+
+/// An error after which statements of the caller may stay: those that ran when the transaction was over already.
+fn unsure(error: Error) -> Error {
+    if mutant::on("my-tx-lost-effect-denied") { error } else { error.maybe_applied() }
+}
+
 /// Commits. When the answer is lost, `resolve` is asked, on another connection: see [`resolve`].
 ///
 /// An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened. The other kind
 /// means that nobody could find out: tell the client to come back, and its retry will.
 ///
-/// It refuses a transaction that is not as [`finish`] left it: rolled back by an error that was ignored, or to a
-/// savepoint before it. Committing in another way is allowed and checks nothing.
+/// It refuses a transaction that is not as [`finish`] left it, rolled back by an error that was ignored or to a
+/// savepoint before it, and rolls back what is open. With `autocommit` on, what came after that error may stay: the
+/// outcome is unknown. Committing in another way is allowed and checks nothing.
 ///
 /// # Cancellation
 /// Dropped, it is committed or not; a retry finds out.
@@ -314,10 +336,11 @@ where
     // have undone it.
     let is_last =
         transaction.last_insert_id() == Some(finished.mark()) || mutant::on("my-tx-commit-unchecked");
-    if !is_last && !there(&mut transaction, finished).await? {
-        let text = "the outcome is not part of this transaction any more: it was rolled back after finish, by an error \
-                    or to a savepoint; nothing was committed, try it again";
-        return Err(Error::new(Kind::Busy, text));
+    if !is_last && let Err(error) = still_there(&mut transaction, finished).await {
+        if let Err(error) = transaction.rollback().await {
+            tracing::warn!(operation = %finished.operation, %error, "a rollback failed; the server ends it");
+        }
+        return Err(unsure(error));
     }
     crash::point("my-tx-before-commit");
     let Err(error) = transaction.commit().await else {
@@ -336,6 +359,17 @@ where
             Err(fault.error())
         }
     }
+}
+
+/// Fails if the outcome is not part of the transaction any more.
+async fn still_there(transaction: &mut Transaction<'_>, finished: Finished) -> Result<(), Error> {
+    if there(transaction, sql::TX_THERE, finished).await? {
+        return Ok(());
+    }
+    let text = "the outcome is not part of this transaction any more: it was rolled back after finish, by an error \
+                that was ignored or to a savepoint; with autocommit, statements after that error were committed by \
+                themselves: look, before it is tried again";
+    Err(Error::new(Kind::Misconfigured, text))
 }
 
 /// Finds out what became of a commit whose answer was lost: waits until that transaction is over, by the
@@ -364,13 +398,13 @@ pub async fn resolve(
 async fn waited(elsewhere: &mut impl Queryable, finished: Finished) -> Result<bool, Error> {
     let said = tell(elsewhere, sql::TX_WAIT, &[slot(finished.operation).into()]).await.map_err(told)?;
     said.row(0).ok_or_else(seedless)?;
-    there(elsewhere, finished).await
+    there(elsewhere, sql::TX_THERE, finished).await
 }
 
 /// Whether the outcome of an attempt is there now, as this connection's transaction sees it.
-async fn there(client: &mut impl Queryable, finished: Finished) -> Result<bool, Error> {
+async fn there(client: &mut impl Queryable, sql: &str, finished: Finished) -> Result<bool, Error> {
     let values = [row::key(finished.operation), finished.nonce.as_bytes()[..].into()];
-    let said = tell(client, sql::TX_THERE, &values).await.map_err(told)?;
+    let said = tell(client, sql, &values).await.map_err(told)?;
     Ok(said.row(0).is_some())
 }
 
