@@ -25,8 +25,14 @@
 //! let mut transaction = conn.start_transaction(TxOpts::default()).await?;
 //! let running = match tx::begin(&mut transaction, call).await? {
 //!     Begun::Run(running) => running,
-//!     Begun::Replay(outcome) => return Ok(println!("it has happened: {:?}", outcome.body_bytes())),
-//!     Begun::Refused(why) => return Err(why.into()),
+//!     Begun::Replay(outcome) => {
+//!         transaction.rollback().await?; // lets go of the locks
+//!         return Ok(println!("it has happened: {:?}", outcome.body_bytes()));
+//!     }
+//!     Begun::Refused(why) => {
+//!         transaction.rollback().await?;
+//!         return Err(why.into());
+//!     }
 //! };
 //! transaction.query_drop("UPDATE account SET cents = cents - 2000 WHERE name = 'alice'").await?;
 //! let finished = tx::finish(&mut transaction, running, &Outcome::text("paid"), &[]).await?;
@@ -106,9 +112,9 @@ pub const SLOTS: u16 = 1 << 14;
 pub enum Begun {
     /// Run the effect, finish, commit.
     Run(Box<Running>),
-    /// It has happened; this is the stored outcome. There is nothing to commit.
+    /// It has happened; this is the stored outcome. There is nothing to commit: roll back.
     Replay(Outcome),
-    /// Do not run. There is nothing to commit.
+    /// Do not run. There is nothing to commit: roll back.
     Refused(Refusal),
 }
 
@@ -168,8 +174,12 @@ pub enum Fate {
 }
 
 /// The statements of `tx_begin.sql` that give rows.
-const SLOT: usize = 2;
-const RECORD: usize = 5;
+const SLOT: usize = 3;
+const RECORD: usize = 6;
+
+/// Those of `tx_resolve.sql`.
+const FREE: usize = 1;
+const LANDED: usize = 4;
 
 /// Asks whether to run, in the caller's transaction: one round trip. Takes the operation's lock until it ends, or says
 /// that another attempt is running. Writes down that this one is.
@@ -181,11 +191,7 @@ const RECORD: usize = 5;
 pub async fn begin(transaction: &mut impl Queryable, call: &Call) -> Result<Begun, Error> {
     let said = match say(transaction, &beginning(&call.request())).await {
         Ok(said) => said,
-        Err(fault) if fault.again == Again::Waited => {
-            let now = Timestamp::from_micros(0);
-            let told = call.told(Claim::InFlight { since: now, until: now });
-            return Ok(told.map_or_else(Begun::Refused, Begun::Replay));
-        }
+        Err(fault) if fault.again == Again::Waited => return busy(transaction, call).await,
         Err(fault) => return Err(fault.error()),
     };
     if said.row(SLOT).is_none() {
@@ -200,6 +206,24 @@ pub async fn begin(transaction: &mut impl Queryable, call: &Call) -> Result<Begu
         joined::Begun::Run(work) => Begun::Run(Box::new(Running { work: *work, call: call.clone() })),
         joined::Begun::Told(claim) => call.told(claim).map_or_else(Begun::Refused, Begun::Replay),
     })
+}
+
+/// Somebody else has a lock. That is a refusal if the transaction is still what it was; a server with
+/// `innodb_rollback_on_timeout` has rolled all of it back, and that is an error.
+async fn busy(transaction: &mut impl Queryable, call: &Call) -> Result<Begun, Error> {
+    match say(transaction, sql::TX_STILL).await {
+        Ok(_) => {
+            let now = Timestamp::from_micros(0);
+            let told = call.told(Claim::InFlight { since: now, until: now });
+            Ok(told.map_or_else(Begun::Refused, Begun::Replay))
+        }
+        Err(fault) if fault.transaction_gone => {
+            let text = "somebody holds a lock, and MySQL rolled the whole transaction back for it \
+                        (innodb_rollback_on_timeout is on); roll back, and try all of it again";
+            Err(Error::new(Kind::Busy, text))
+        }
+        Err(fault) => Err(fault.error()),
+    }
 }
 
 /// The text that claims where nothing is, with times counted from the moment it runs.
@@ -363,7 +387,9 @@ where
 
 /// Fails if the outcome is not part of the transaction any more.
 async fn still_there(transaction: &mut Transaction<'_>, finished: Finished) -> Result<(), Error> {
-    if there(transaction, sql::TX_THERE, finished).await? {
+    let values = [row::key(finished.operation), finished.nonce.as_bytes()[..].into()];
+    let said = tell(transaction, sql::TX_THERE, &values).await.map_err(told)?;
+    if said.row(0).is_some() {
         return Ok(());
     }
     let text = "the outcome is not part of this transaction any more: it was rolled back after finish, by an error \
@@ -373,7 +399,8 @@ async fn still_there(transaction: &mut Transaction<'_>, finished: Finished) -> R
 }
 
 /// Finds out what became of a commit whose answer was lost: waits until that transaction is over, by the
-/// operation's lock, and looks for its record. On a connection with no transaction open.
+/// operation's lock, and looks for its record. On a connection with no transaction open: one that is would be
+/// committed. Afterwards none is, also where `autocommit` is off.
 ///
 /// After `patience`, in whole seconds, it gives up with a retryable error. A server that did not notice that its
 /// client is gone keeps the transaction open until it does.
@@ -390,22 +417,29 @@ pub async fn resolve(
     let before = row::int(said.row(0).ok_or_else(no_row)?, 0)?;
     tell(elsewhere, LIMIT, &[patience.as_secs().max(1).into()]).await.map_err(told)?;
     let found = waited(elsewhere, finished).await;
-    tell(elsewhere, LIMIT, &[before.into()]).await.map_err(told)?;
-    Ok(if found? { Fate::Committed } else { Fate::NotCommitted })
+    // What was found out stays true, whatever becomes of the connection.
+    if let Err(fault) = tell(elsewhere, LIMIT, &[before.into()]).await {
+        tracing::warn!(error = %fault.error(), "innodb_lock_wait_timeout of a session could not be set back");
+    }
+    found
 }
 
-/// Whether the outcome of an attempt is there once nobody holds the operation.
-async fn waited(elsewhere: &mut impl Queryable, finished: Finished) -> Result<bool, Error> {
-    let said = tell(elsewhere, sql::TX_WAIT, &[slot(finished.operation).into()]).await.map_err(told)?;
-    said.row(0).ok_or_else(seedless)?;
-    there(elsewhere, sql::TX_THERE, finished).await
-}
-
-/// Whether the outcome of an attempt is there now, as this connection's transaction sees it.
-async fn there(client: &mut impl Queryable, sql: &str, finished: Finished) -> Result<bool, Error> {
-    let values = [row::key(finished.operation), finished.nonce.as_bytes()[..].into()];
-    let said = tell(client, sql, &values).await.map_err(told)?;
-    Ok(said.row(0).is_some())
+/// What became of an attempt, once nobody holds the operation.
+async fn waited(elsewhere: &mut impl Queryable, finished: Finished) -> Result<Fate, Error> {
+    let nonce = finished.nonce.as_bytes()[..].into();
+    let values = [slot(finished.operation).into(), row::key(finished.operation), nonce];
+    let said = match tell(elsewhere, &sql::tx_resolve(), &values).await {
+        Ok(said) => said,
+        Err(fault) => {
+            // What was behind the statement that failed has not run, and that includes the COMMIT.
+            if let Err(fault) = say(elsewhere, "ROLLBACK").await {
+                tracing::warn!(error = %fault.error(), "a transaction that only looked could not be rolled back");
+            }
+            return Err(fault.error());
+        }
+    };
+    said.row(FREE).ok_or_else(seedless)?;
+    Ok(if said.row(LANDED).is_some() { Fate::Committed } else { Fate::NotCommitted })
 }
 
 /// Which lock an operation has.

@@ -175,6 +175,38 @@ fn a_duplicate_is_refused_at_once_while_the_first_is_open() {
     });
 }
 
+// G-31: a server may roll all of it back because of one lock (innodb_rollback_on_timeout); then it is no refusal.
+#[test]
+fn a_refusal_leaves_the_transaction_as_it_was_or_is_an_error() {
+    with_database(async |database| {
+        let (_store, prints) = shop(&database).await;
+        let (mut conn, mut other) = (database.client().await, database.client().await);
+        let rolls_back = database.number("SELECT @@innodb_rollback_on_timeout").await == 1;
+        let wish = call(&prints, "k-1", "20 euro");
+        let mut holder = conn.start_transaction(TxOpts::default()).await.unwrap();
+        run(tx::begin(&mut holder, &wish).await.unwrap());
+        for autocommit in [1, 0] {
+            other.query_drop(format!("SET SESSION autocommit = {autocommit}")).await.unwrap();
+            let before = payments(&database).await;
+            let mut second = other.start_transaction(TxOpts::default()).await.unwrap();
+            second.query_drop(PAY).await.unwrap();
+            match tx::begin(&mut second, &wish.again()).await {
+                Ok(begun) => {
+                    assert!(matches!(refused(begun), Refusal::InFlight { .. }) && !rolls_back);
+                    second.commit().await.unwrap();
+                    assert_eq!(payments(&database).await, before + 1);
+                }
+                Err(error) => {
+                    assert!(rolls_back && error.is_retryable() && !error.outcome_is_unknown(), "{error:?}");
+                    second.rollback().await.unwrap();
+                    assert_eq!(payments(&database).await, before);
+                }
+            }
+        }
+        holder.rollback().await.unwrap();
+    });
+}
+
 // G-30
 #[test]
 fn fifty_duplicates_at_once_make_one_effect() {
