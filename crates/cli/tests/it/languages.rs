@@ -238,10 +238,12 @@ fn from_the_shell_of_mariadb_an_operation_runs_once_and_is_replayed_by_everybody
     let taken =
         shell.run(&format!("START TRANSACTION; {consume} COMMIT; START TRANSACTION; {consume} ROLLBACK;"));
     assert_eq!(taken, "new\nduplicate");
-    let fenced = "CALL semel_lease('order/7'); CALL semel_lease('order/7'); START TRANSACTION; \
-                  CALL semel_pass('order/7', 2); COMMIT; START TRANSACTION;";
-    assert_eq!(shell.run(fenced), "1\n2");
-    let late = shell.ask(&shell.url, "START TRANSACTION; CALL semel_pass('order/7', 1);");
+    let leased = shell.run("CALL semel_lease('order/7'); CALL semel_lease('order/7');");
+    let tokens: Vec<u64> = leased.lines().map(|line| line.parse().expect("a number")).collect();
+    let [early, later] = tokens[..] else { panic!("two tokens, not {leased}") };
+    assert!(early < later);
+    shell.run(&format!("START TRANSACTION; CALL semel_pass('order/7', {later}); COMMIT;"));
+    let late = shell.ask(&shell.url, &format!("START TRANSACTION; CALL semel_pass('order/7', {early});"));
     assert!(text(&late.stderr).contains("SM006"), "a later token has written");
     let name = shell.url.rsplit_once('/').expect("a name").1;
     shell.at(&shell.server, &format!("DROP DATABASE {name}"));

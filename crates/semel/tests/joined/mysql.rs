@@ -47,8 +47,14 @@ async fn pay_once(shop: &Shop, op: &Joined, body: &Bytes) -> Result<Answer, Erro
     let mut transaction = conn.start_transaction(TxOpts::default()).await.map_err(failed)?;
     let running = match tx::begin(&mut transaction, op.call()).await? {
         Begun::Run(running) => running,
-        Begun::Replay(outcome) => return Ok(op.replay(outcome)),
-        Begun::Refused(why) => return Ok(op.refused(why)),
+        Begun::Replay(outcome) => {
+            transaction.rollback().await.map_err(failed)?;
+            return Ok(op.replay(outcome));
+        }
+        Begun::Refused(why) => {
+            transaction.rollback().await.map_err(failed)?;
+            return Ok(op.refused(why));
+        }
     };
     let paid = "INSERT INTO payment (request) VALUES (?)";
     transaction.exec_drop(paid, (&body[..],)).await.map_err(failed)?;

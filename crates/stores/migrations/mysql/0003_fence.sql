@@ -17,8 +17,9 @@ CROSS JOIN (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT
 CROSS JOIN (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS f
 CROSS JOIN (SELECT 0 AS n UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3) AS g;
 
--- The tokens of resources: the last that was given, and the last that wrote. A counter for each resource,
--- never compared with the tokens of operations. Rows stay: a token must not come again.
+-- The tokens of resources: the last that was given, and the last that wrote. The numbers are drawn from semel_token,
+-- because a counter in a row goes back when its transaction does, and a token must not come again. They are never
+-- compared with the tokens of operations. Rows stay: a writer that was overtaken must not pass.
 CREATE TABLE IF NOT EXISTS semel_fence (
     resource   varbinary(512) NOT NULL PRIMARY KEY,
     given      bigint         NOT NULL,

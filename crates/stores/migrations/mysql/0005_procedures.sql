@@ -513,8 +513,10 @@ BEGIN
     IF COALESCE(LENGTH(in_resource), 0) NOT BETWEEN 1 AND 512 OR in_resource REGEXP '[[:cntrl:]]' THEN
         SIGNAL SQLSTATE 'SM004' SET MESSAGE_TEXT = 'a resource has a name of 1 to 512 bytes without control characters';
     END IF;
-    INSERT INTO semel_fence (resource, given, last) VALUES (in_resource, LAST_INSERT_ID(1), 0)
-    ON DUPLICATE KEY UPDATE given = LAST_INSERT_ID(given + 1);
+    -- The number is never given again, also if the transaction around this is rolled back.
+    INSERT INTO semel_token (n) VALUES (NULL);
+    INSERT INTO semel_fence (resource, given, last) VALUES (in_resource, LAST_INSERT_ID(), 0)
+    ON DUPLICATE KEY UPDATE given = GREATEST(given, LAST_INSERT_ID());
     SELECT LAST_INSERT_ID() AS token;
 END;
 

@@ -32,13 +32,23 @@ pub(super) struct Fault {
     pub(super) again: Again,
     /// The connection cannot be used any more.
     pub(super) broken: bool,
+    /// A savepoint was gone, or could not outlive its statement: no transaction is open, or not the same any more.
+    pub(super) transaction_gone: bool,
 }
 
 impl Fault {
     /// A failure of this side, before or instead of the server's.
     pub(super) fn new(kind: Kind, sentence: impl Into<String>) -> Self {
         let sentence = sentence.into();
-        Self { kind, maybe_applied: false, sentence, cause: String::new(), again: Again::No, broken: false }
+        Self {
+            kind,
+            maybe_applied: false,
+            sentence,
+            cause: String::new(),
+            again: Again::No,
+            broken: false,
+            transaction_gone: false,
+        }
     }
 
     /// No answer in time. The connection is given up: its answer would come to the wrong question.
@@ -93,7 +103,8 @@ impl Fault {
             _ if ends_session(server.code) => Again::Lost,
             _ => Again::No,
         };
-        Self { again, broken: ends_session(server.code), ..Self::new(kind, sentence) }
+        let (broken, transaction_gone) = (ends_session(server.code), server.code == 1305);
+        Self { again, broken, transaction_gone, ..Self::new(kind, sentence) }
     }
 
     /// Whether it certainly changed nothing.

@@ -15,7 +15,6 @@ pub(super) const CREATE: &str = include_str!("sql/create.sql");
 pub(super) const DELETE: &str = include_str!("sql/delete.sql");
 pub(super) const DUE: &str = include_str!("sql/due.sql");
 pub(super) const EXAMINE: &str = include_str!("sql/examine.sql");
-pub(super) const FENCE_LEASE: &str = include_str!("sql/fence_lease.sql");
 pub(super) const GET: &str = include_str!("sql/get.sql");
 pub(super) const HASH_KEYS: &str = include_str!("sql/hash_keys.sql");
 pub(super) const HIGHEST: &str = include_str!("sql/highest.sql");
@@ -39,8 +38,8 @@ pub(super) const SUBJECT_OPEN: &str = include_str!("sql/subject_open.sql");
 pub(super) const TAKE_ALL: &str = include_str!("sql/take_all.sql");
 pub(super) const TRIM: &str = include_str!("sql/trim.sql");
 pub(super) const TX_OUTCOME: &str = include_str!("sql/tx_outcome.sql");
+pub(super) const TX_STILL: &str = include_str!("sql/tx_still.sql");
 pub(super) const TX_THERE: &str = include_str!("sql/tx_there.sql");
-pub(super) const TX_WAIT: &str = include_str!("sql/tx_wait.sql");
 
 const CLAIM: &str = include_str!("sql/claim.sql");
 const COMPLETE: &str = include_str!("sql/complete.sql");
@@ -48,9 +47,11 @@ const DRAW: &str = include_str!("sql/draw.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const SESSION: &str = include_str!("sql/session.sql");
 const TAKE: &str = include_str!("sql/take.sql");
+const FENCE_LEASE: &str = include_str!("sql/fence_lease.sql");
 const FENCE_PASS: &str = include_str!("sql/fence_pass.sql");
 const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");
 pub(super) const TX_INSIDE: &str = include_str!("sql/tx_inside.sql");
+const TX_RESOLVE: &str = include_str!("sql/tx_resolve.sql");
 
 /// The numbers of rows statements are prepared for. At most a third of a batch is repetition.
 const SIZES: [usize; 16] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
@@ -115,6 +116,16 @@ pub(super) fn tx_begin() -> Cow<'static, str> {
     TX_BEGIN.into()
 }
 
+pub(super) fn tx_resolve() -> Cow<'static, str> {
+    if mutant::on("my-tx-purged-denied") {
+        return broken(TX_RESOLVE, "state <> 1", "state = 2");
+    }
+    if mutant::on("my-tx-resolve-keeps-lock") {
+        return broken(TX_RESOLVE, "COMMIT", "DO 0");
+    }
+    TX_RESOLVE.into()
+}
+
 /// What finishes an attempt: a check that a transaction is open, statements in between, the outcome.
 pub(super) fn tx_finish(between: &[String], outcome: &str) -> String {
     let mut text = TX_INSIDE.to_owned();
@@ -124,6 +135,13 @@ pub(super) fn tx_finish(between: &[String], outcome: &str) -> String {
     }
     text.push_str(outcome);
     text
+}
+
+pub(super) fn fence_lease() -> Cow<'static, str> {
+    if mutant::on("my-fence-gives-twice") {
+        return broken(FENCE_LEASE, "GREATEST(given, LAST_INSERT_ID())", "LAST_INSERT_ID(given + 1)");
+    }
+    FENCE_LEASE.into()
 }
 
 pub(super) fn fence_pass() -> String {

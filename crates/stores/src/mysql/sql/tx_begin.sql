@@ -3,6 +3,8 @@
 -- A savepoint outlives its statement in a transaction only: without one, nothing after this is run.
 SAVEPOINT semel_transaction;
 RELEASE SAVEPOINT semel_transaction;
+-- And one that stays until the end: should a lock not be had, it tells whether the transaction is still the same.
+SAVEPOINT semel_transaction;
 -- The lock of the operation, or an error at once if somebody has it.
 SELECT slot FROM semel_slot WHERE slot = ? FOR UPDATE NOWAIT;
 -- Its token: a gap, if the transaction is rolled back.
@@ -30,4 +32,5 @@ SELECT
     subject, outcome, history, LAST_INSERT_ID(), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 FROM semel_operation
 WHERE id = ?
-FOR UPDATE
+FOR UPDATE;
+RELEASE SAVEPOINT semel_transaction

@@ -13,14 +13,20 @@ use super::super::say::tell;
 use super::super::{row, sql};
 use super::told;
 
-/// The next token of a resource, larger than all it gave before: one round trip. With no transaction open it is on
-/// disk when this returns; inside one, it counts from the commit, and rolled back it was never given.
+/// The statement of `fence_lease.sql` that gives a row.
+const GIVEN: usize = 2;
+
+/// The next token of a resource, larger than all it gave before: one round trip. The number is not given again,
+/// whatever becomes of a transaction around this.
+///
+/// Take it with no transaction open and with `autocommit` on: it is on disk when this returns. Inside a transaction it
+/// counts from the commit, and until then others who lease the same resource wait.
 ///
 /// # Cancellation
 /// Safe. A token that nobody uses does no harm.
 pub async fn lease(client: &mut impl Queryable, resource: &Resource) -> Result<Token, Error> {
-    let said = tell(client, sql::FENCE_LEASE, &[resource.as_str().into()]).await.map_err(told)?;
-    Ok(Token(row::int(said.row(1).ok_or_else(no_row)?, 0)? as u64))
+    let said = tell(client, &sql::fence_lease(), &[resource.as_str().into()]).await.map_err(told)?;
+    Ok(Token(row::int(said.row(GIVEN).ok_or_else(no_row)?, 0)? as u64))
 }
 
 /// Passes the fence of a resource in the transaction that writes to it, before the write: one round trip. Refuses

@@ -25,8 +25,14 @@
 //! let mut transaction = conn.start_transaction(TxOpts::default()).await?;
 //! let running = match tx::begin(&mut transaction, call).await? {
 //!     Begun::Run(running) => running,
-//!     Begun::Replay(outcome) => return Ok(println!("it has happened: {:?}", outcome.body_bytes())),
-//!     Begun::Refused(why) => return Err(why.into()),
+//!     Begun::Replay(outcome) => {
+//!         transaction.rollback().await?; // lets go of the locks
+//!         return Ok(println!("it has happened: {:?}", outcome.body_bytes()));
+//!     }
+//!     Begun::Refused(why) => {
+//!         transaction.rollback().await?;
+//!         return Err(why.into());
+//!     }
 //! };
 //! transaction.query_drop("UPDATE account SET cents = cents - 2000 WHERE name = 'alice'").await?;
 //! let finished = tx::finish(&mut transaction, running, &Outcome::text("paid"), &[]).await?;
@@ -48,9 +54,18 @@
 //!
 //! # Errors
 //! MySQL undoes the whole transaction when it loses a deadlock, and only the statement after any other error.
-//! Either way: roll back and begin again. [`commit`] looks whether what was finished is still there, so an
-//! ignored error cannot pass for a success. A statement that commits by itself (DDL) ends the transaction early:
-//! `finish` then fails, and what is there is a claim that lapses.
+//! Either way: roll back and begin again. [`finish`] and [`commit`] look whether what was begun and finished is
+//! still there, so an ignored error cannot pass for a success. A statement that commits by itself (DDL) ends the
+//! transaction early: `finish` then fails, and what is there is a claim that lapses.
+//!
+//! What they cannot undo is what came after the deadlock: with `autocommit` on, MySQL's default, each of those
+//! statements was committed by itself. Their errors therefore say that the [outcome is
+//! unknown](Error::outcome_is_unknown), and are not retryable. On a connection that is made with
+//! `SET SESSION autocommit = 0` nothing is committed without a COMMIT, and the rollback undoes those statements, too.
+//! Nothing here changes that setting: whoever rolls back would be left with it.
+//!
+//! The driver rolls back a dropped transaction only when its connection is used next, and until then the locks of
+//! [`begin`] are held. So also after [`Begun::Replay`], [`Begun::Refused`] and errors: `rollback().await`.
 //!
 //! The record of the running attempt is in the transaction from the beginning. A claim outside any transaction, by a
 //! gateway say, waits for it until the transaction ends or the server's patience with locks does.
@@ -97,9 +112,9 @@ pub const SLOTS: u16 = 1 << 14;
 pub enum Begun {
     /// Run the effect, finish, commit.
     Run(Box<Running>),
-    /// It has happened; this is the stored outcome. There is nothing to commit.
+    /// It has happened; this is the stored outcome. There is nothing to commit: roll back.
     Replay(Outcome),
-    /// Do not run. There is nothing to commit.
+    /// Do not run. There is nothing to commit: roll back.
     Refused(Refusal),
 }
 
@@ -159,8 +174,12 @@ pub enum Fate {
 }
 
 /// The statements of `tx_begin.sql` that give rows.
-const SLOT: usize = 2;
-const RECORD: usize = 5;
+const SLOT: usize = 3;
+const RECORD: usize = 6;
+
+/// Those of `tx_resolve.sql`.
+const FREE: usize = 1;
+const LANDED: usize = 4;
 
 /// Asks whether to run, in the caller's transaction: one round trip. Takes the operation's lock until it ends, or says
 /// that another attempt is running. Writes down that this one is.
@@ -172,11 +191,7 @@ const RECORD: usize = 5;
 pub async fn begin(transaction: &mut impl Queryable, call: &Call) -> Result<Begun, Error> {
     let said = match say(transaction, &beginning(&call.request())).await {
         Ok(said) => said,
-        Err(fault) if fault.again == Again::Waited => {
-            let now = Timestamp::from_micros(0);
-            let told = call.told(Claim::InFlight { since: now, until: now });
-            return Ok(told.map_or_else(Begun::Refused, Begun::Replay));
-        }
+        Err(fault) if fault.again == Again::Waited => return busy(transaction, call).await,
         Err(fault) => return Err(fault.error()),
     };
     if said.row(SLOT).is_none() {
@@ -191,6 +206,24 @@ pub async fn begin(transaction: &mut impl Queryable, call: &Call) -> Result<Begu
         joined::Begun::Run(work) => Begun::Run(Box::new(Running { work: *work, call: call.clone() })),
         joined::Begun::Told(claim) => call.told(claim).map_or_else(Begun::Refused, Begun::Replay),
     })
+}
+
+/// Somebody else has a lock. That is a refusal if the transaction is still what it was; a server with
+/// `innodb_rollback_on_timeout` has rolled all of it back, and that is an error.
+async fn busy(transaction: &mut impl Queryable, call: &Call) -> Result<Begun, Error> {
+    match say(transaction, sql::TX_STILL).await {
+        Ok(_) => {
+            let now = Timestamp::from_micros(0);
+            let told = call.told(Claim::InFlight { since: now, until: now });
+            Ok(told.map_or_else(Begun::Refused, Begun::Replay))
+        }
+        Err(fault) if fault.transaction_gone => {
+            let text = "somebody holds a lock, and MySQL rolled the whole transaction back for it \
+                        (innodb_rollback_on_timeout is on); roll back, and try all of it again";
+            Err(Error::new(Kind::Busy, text))
+        }
+        Err(fault) => Err(fault.error()),
+    }
 }
 
 /// The text that claims where nothing is, with times counted from the moment it runs.
@@ -234,7 +267,9 @@ async fn decide(
 /// every retry will get.
 ///
 /// On an error roll the transaction back: the attempt was not begun in it, a message could not be published, or the
-/// database failed. `LAST_INSERT_ID()` of the session is not what it was.
+/// database failed. If the transaction had ended before, statements since may have been committed by themselves, and
+/// the error says that the [outcome is unknown](Error::outcome_is_unknown). `LAST_INSERT_ID()` of the session is not
+/// what it was.
 ///
 /// # Cancellation
 /// Dropped, the outcome may be written; the transaction must be rolled back.
@@ -258,15 +293,15 @@ pub async fn finish(
     let said = if bytes + outcome.len() <= TEXT_BYTES_MAX {
         say(transaction, &sql::tx_finish(&between, &outcome)).await
     } else {
-        say(transaction, &sql::tx_finish(&[], "DO 0")).await.map_err(told)?;
+        say(transaction, &sql::tx_finish(&[], "DO 0")).await.map_err(ended)?;
         enqueue(transaction, messages).await?;
         bind(transaction, sql::TX_OUTCOME, values).await
     };
-    let said = said.map_err(told)?;
+    let said = said.map_err(ended)?;
     if said.changed != 1 || said.number != Some(finished.mark()) {
         let text = "this transaction has not begun the operation, or rolled back to before it had; begin, effect and \
-                    finish belong in one transaction";
-        return Err(Error::new(Kind::Misconfigured, text));
+                    finish belong in one transaction; roll back, and look what was committed by itself";
+        return Err(unsure(Error::new(Kind::Misconfigured, text)));
     }
     crash::point("my-tx-finished");
     Ok(finished)
@@ -291,13 +326,24 @@ fn told(fault: Fault) -> Error {
     fault.error()
 }
 
+/// The error of a statement that found its transaction ended, or failed in another way.
+fn ended(fault: Fault) -> Error {
+    if fault.transaction_gone { unsure(fault.error()) } else { fault.error() }
+}
+
+/// An error after which statements of the caller may stay: those that ran when the transaction was over already.
+fn unsure(error: Error) -> Error {
+    if mutant::on("my-tx-lost-effect-denied") { error } else { error.maybe_applied() }
+}
+
 /// Commits. When the answer is lost, `resolve` is asked, on another connection: see [`resolve`].
 ///
 /// An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened. The other kind
 /// means that nobody could find out: tell the client to come back, and its retry will.
 ///
-/// It refuses a transaction that is not as [`finish`] left it: rolled back by an error that was ignored, or to a
-/// savepoint before it. Committing in another way is allowed and checks nothing.
+/// It refuses a transaction that is not as [`finish`] left it, rolled back by an error that was ignored or to a
+/// savepoint before it, and rolls back what is open. With `autocommit` on, what came after that error may stay: the
+/// outcome is unknown. Committing in another way is allowed and checks nothing.
 ///
 /// # Cancellation
 /// Dropped, it is committed or not; a retry finds out.
@@ -314,10 +360,11 @@ where
     // have undone it.
     let is_last =
         transaction.last_insert_id() == Some(finished.mark()) || mutant::on("my-tx-commit-unchecked");
-    if !is_last && !there(&mut transaction, finished).await? {
-        let text = "the outcome is not part of this transaction any more: it was rolled back after finish, by an error \
-                    or to a savepoint; nothing was committed, try it again";
-        return Err(Error::new(Kind::Busy, text));
+    if !is_last && let Err(error) = still_there(&mut transaction, finished).await {
+        if let Err(error) = transaction.rollback().await {
+            tracing::warn!(operation = %finished.operation, %error, "a rollback failed; the server ends it");
+        }
+        return Err(unsure(error));
     }
     crash::point("my-tx-before-commit");
     let Err(error) = transaction.commit().await else {
@@ -338,8 +385,22 @@ where
     }
 }
 
+/// Fails if the outcome is not part of the transaction any more.
+async fn still_there(transaction: &mut Transaction<'_>, finished: Finished) -> Result<(), Error> {
+    let values = [row::key(finished.operation), finished.nonce.as_bytes()[..].into()];
+    let said = tell(transaction, sql::TX_THERE, &values).await.map_err(told)?;
+    if said.row(0).is_some() {
+        return Ok(());
+    }
+    let text = "the outcome is not part of this transaction any more: it was rolled back after finish, by an error \
+                that was ignored or to a savepoint; with autocommit, statements after that error were committed by \
+                themselves: look, before it is tried again";
+    Err(Error::new(Kind::Misconfigured, text))
+}
+
 /// Finds out what became of a commit whose answer was lost: waits until that transaction is over, by the
-/// operation's lock, and looks for its record. On a connection with no transaction open.
+/// operation's lock, and looks for its record. On a connection with no transaction open: one that is would be
+/// committed. Afterwards none is, also where `autocommit` is off.
 ///
 /// After `patience`, in whole seconds, it gives up with a retryable error. A server that did not notice that its
 /// client is gone keeps the transaction open until it does.
@@ -356,22 +417,29 @@ pub async fn resolve(
     let before = row::int(said.row(0).ok_or_else(no_row)?, 0)?;
     tell(elsewhere, LIMIT, &[patience.as_secs().max(1).into()]).await.map_err(told)?;
     let found = waited(elsewhere, finished).await;
-    tell(elsewhere, LIMIT, &[before.into()]).await.map_err(told)?;
-    Ok(if found? { Fate::Committed } else { Fate::NotCommitted })
+    // What was found out stays true, whatever becomes of the connection.
+    if let Err(fault) = tell(elsewhere, LIMIT, &[before.into()]).await {
+        tracing::warn!(error = %fault.error(), "innodb_lock_wait_timeout of a session could not be set back");
+    }
+    found
 }
 
-/// Whether the outcome of an attempt is there once nobody holds the operation.
-async fn waited(elsewhere: &mut impl Queryable, finished: Finished) -> Result<bool, Error> {
-    let said = tell(elsewhere, sql::TX_WAIT, &[slot(finished.operation).into()]).await.map_err(told)?;
-    said.row(0).ok_or_else(seedless)?;
-    there(elsewhere, finished).await
-}
-
-/// Whether the outcome of an attempt is there now, as this connection's transaction sees it.
-async fn there(client: &mut impl Queryable, finished: Finished) -> Result<bool, Error> {
-    let values = [row::key(finished.operation), finished.nonce.as_bytes()[..].into()];
-    let said = tell(client, sql::TX_THERE, &values).await.map_err(told)?;
-    Ok(said.row(0).is_some())
+/// What became of an attempt, once nobody holds the operation.
+async fn waited(elsewhere: &mut impl Queryable, finished: Finished) -> Result<Fate, Error> {
+    let nonce = finished.nonce.as_bytes()[..].into();
+    let values = [slot(finished.operation).into(), row::key(finished.operation), nonce];
+    let said = match tell(elsewhere, &sql::tx_resolve(), &values).await {
+        Ok(said) => said,
+        Err(fault) => {
+            // What was behind the statement that failed has not run, and that includes the COMMIT.
+            if let Err(fault) = say(elsewhere, "ROLLBACK").await {
+                tracing::warn!(error = %fault.error(), "a transaction that only looked could not be rolled back");
+            }
+            return Err(fault.error());
+        }
+    };
+    said.row(FREE).ok_or_else(seedless)?;
+    Ok(if said.row(LANDED).is_some() { Fate::Committed } else { Fate::NotCommitted })
 }
 
 /// Which lock an operation has.

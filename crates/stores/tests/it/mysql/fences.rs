@@ -88,6 +88,39 @@ fn a_fence_moves_only_with_the_write_and_writers_take_turns() {
     });
 }
 
+// G-70: also where the transaction that leased was rolled back, whoever asks, and from SQL as well.
+#[test]
+fn a_token_is_never_given_twice_whatever_becomes_of_the_transaction() {
+    with_database(async |database| {
+        ledger(&database).await;
+        let mut conn = database.client().await;
+        let first = fence::lease(&mut conn, &account()).await.unwrap();
+        let mut given = vec![first.0];
+        for procedure in [false, true, false] {
+            for commits in [false, true] {
+                let mut transaction = conn.start_transaction(TxOpts::default()).await.unwrap();
+                given.push(if procedure {
+                    let called = transaction.query_first("CALL semel_lease('account/alice')").await;
+                    called.unwrap().unwrap()
+                } else {
+                    fence::lease(&mut transaction, &account()).await.unwrap().0
+                });
+                if commits {
+                    transaction.commit().await.unwrap();
+                } else {
+                    transaction.rollback().await.unwrap();
+                }
+            }
+        }
+        assert!(given.is_sorted_by(|one, next| one < next), "{given:?}");
+        // What counts is what was committed: the last, and each before it until a later one has written.
+        let last = Token(given[given.len() - 1]);
+        assert_eq!(write(&mut conn, first, "first").await, Passage::Passed);
+        assert_eq!(write(&mut conn, last, "last").await, Passage::Passed);
+        assert_eq!(write(&mut conn, first, "late").await, Passage::Refused { last });
+    });
+}
+
 /// The statements of docs/messaging/mysql.md, as they stand there.
 const CREATE: &str = "INSERT INTO orders (id, note) VALUES (?, ?) ON DUPLICATE KEY UPDATE id = orders.id";
 const UPDATE: &str = "UPDATE orders SET note = ?, version = version + 1 WHERE id = ? AND version = ?";

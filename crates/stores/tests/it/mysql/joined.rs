@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, TxOpts};
+use mysql_async::{Conn, Transaction, TxOpts};
 use semel_core::error::Kind;
 use semel_core::joined::Call;
 use semel_core::record::Recovery;
@@ -172,6 +172,38 @@ fn a_duplicate_is_refused_at_once_while_the_first_is_open() {
             transaction.rollback().await.unwrap();
         }
         assert_eq!(pay(&mut conn, &wish).await.unwrap(), "paid by attempt 1");
+    });
+}
+
+// G-31: a server may roll all of it back because of one lock (innodb_rollback_on_timeout); then it is no refusal.
+#[test]
+fn a_refusal_leaves_the_transaction_as_it_was_or_is_an_error() {
+    with_database(async |database| {
+        let (_store, prints) = shop(&database).await;
+        let (mut conn, mut other) = (database.client().await, database.client().await);
+        let rolls_back = database.number("SELECT @@innodb_rollback_on_timeout").await == 1;
+        let wish = call(&prints, "k-1", "20 euro");
+        let mut holder = conn.start_transaction(TxOpts::default()).await.unwrap();
+        run(tx::begin(&mut holder, &wish).await.unwrap());
+        for autocommit in [1, 0] {
+            other.query_drop(format!("SET SESSION autocommit = {autocommit}")).await.unwrap();
+            let before = payments(&database).await;
+            let mut second = other.start_transaction(TxOpts::default()).await.unwrap();
+            second.query_drop(PAY).await.unwrap();
+            match tx::begin(&mut second, &wish.again()).await {
+                Ok(begun) => {
+                    assert!(matches!(refused(begun), Refusal::InFlight { .. }) && !rolls_back);
+                    second.commit().await.unwrap();
+                    assert_eq!(payments(&database).await, before + 1);
+                }
+                Err(error) => {
+                    assert!(rolls_back && error.is_retryable() && !error.outcome_is_unknown(), "{error:?}");
+                    second.rollback().await.unwrap();
+                    assert_eq!(payments(&database).await, before);
+                }
+            }
+        }
+        holder.rollback().await.unwrap();
     });
 }
 
@@ -362,43 +394,75 @@ fn savepoints_undo_what_came_after_them_and_the_commit_notices() {
             transaction.query_drop(end).await.unwrap();
             assert_eq!(tx::commit(transaction, finished, never).await.is_err(), back);
             assert_eq!(payments(&database).await, i64::from(!back));
+            // Its locks are gone with it, before the connection is used again.
+            let told = pay(&mut database.client().await, &call(&prints, key, "x")).await;
+            assert_eq!(told.unwrap(), if back { "paid by attempt 1" } else { "paid" });
+            database.run("DELETE FROM payment").await;
         }
     });
 }
 
-// G-30: MySQL rolls back a transaction that loses a deadlock, and goes on as if nothing were.
+/// Makes the transaction lose a deadlock about the first two payments. The caller has not noticed, and does something
+/// else that goes well.
+async fn lose_a_deadlock(database: &Database, transaction: &mut Transaction<'_>) {
+    transaction.query_drop("UPDATE payment SET who = 'x' WHERE id = 1").await.unwrap();
+    // A rival with more to lose, so that this one is chosen.
+    let mut rival = database.client().await;
+    rival.query_drop("CREATE TABLE IF NOT EXISTS many (n int) ENGINE = InnoDB").await.unwrap();
+    rival.query_drop("START TRANSACTION; UPDATE payment SET who = 'y' WHERE id = 2").await.unwrap();
+    let rows = "(1),(2),(3),(4),(5),(6),(7),(8),(9),(10),(11),(12),(13),(14),(15),(16),(17),(18),(19),(20)";
+    rival.query_drop(format!("INSERT INTO many VALUES {rows}")).await.unwrap();
+    let waiting = tokio::spawn(async move {
+        rival.query_drop("UPDATE payment SET who = 'y' WHERE id = 1; COMMIT").await.unwrap();
+    });
+    let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
+    while database.number(waits).await == 0 {}
+    let lost = transaction.query_drop("UPDATE payment SET who = 'x' WHERE id = 2").await;
+    assert!(lost.unwrap_err().to_string().contains("eadlock"));
+    waiting.await.unwrap();
+    transaction.query_drop(PAY).await.unwrap();
+}
+
+// G-30: MySQL rolls back a transaction that loses a deadlock, and goes on as if nothing were. What it then commits by
+// itself is not denied, and a session without autocommit commits nothing by itself.
 #[test]
-fn a_transaction_that_was_rolled_back_unnoticed_is_no_success() {
+fn a_transaction_that_was_rolled_back_unnoticed_is_no_success_and_no_failure_either() {
     with_database(async |database| {
         let (store, prints) = shop(&database).await;
         database.run("INSERT INTO payment VALUES (1, 'bob'), (2, 'eve')").await;
-        let (mut conn, mut rival) = (database.client().await, database.client().await);
-        let wish = call(&prints, "k-1", "20 euro");
-        let mut transaction = conn.start_transaction(TxOpts::default()).await.unwrap();
-        let running = run(tx::begin(&mut transaction, &wish).await.unwrap());
-        transaction.query_drop(PAY).await.unwrap();
-        transaction.query_drop("UPDATE payment SET who = 'x' WHERE id = 1").await.unwrap();
-        let finished = tx::finish(&mut transaction, running, &Outcome::text("paid"), &[]).await.unwrap();
-        // A rival with more to lose, so that this one is chosen.
-        rival.query_drop("CREATE TABLE many (n int) ENGINE = InnoDB").await.unwrap();
-        rival.query_drop("START TRANSACTION; UPDATE payment SET who = 'y' WHERE id = 2").await.unwrap();
-        let rows =
-            "(1),(2),(3),(4),(5),(6),(7),(8),(9),(10),(11),(12),(13),(14),(15),(16),(17),(18),(19),(20)";
-        rival.query_drop(format!("INSERT INTO many VALUES {rows}")).await.unwrap();
-        let waiting = tokio::spawn(async move {
-            rival.query_drop("UPDATE payment SET who = 'y' WHERE id = 1; COMMIT").await.unwrap();
-        });
-        let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-        while database.number(waits).await == 0 {}
-        let lost = transaction.query_drop("UPDATE payment SET who = 'x' WHERE id = 2").await;
-        assert!(lost.unwrap_err().to_string().contains("eadlock"));
-        waiting.await.unwrap();
-        // The caller has not noticed, and does something else that goes well.
-        transaction.query_drop(PAY).await.unwrap();
-        let error = tx::commit(transaction, finished, never).await.unwrap_err();
-        assert!(error.is_retryable() && !error.outcome_is_unknown(), "{error:?}");
-        assert_eq!(store.get(wish.operation().id()).await.unwrap(), None);
-        assert_eq!(pay(&mut conn, &wish.again()).await.unwrap(), "paid by attempt 1");
+        let by_alice = "SELECT COUNT(*) FROM payment WHERE who = 'alice'";
+        let mut conn = database.client().await;
+        for (autocommit, strays) in [(1, 1), (0, 0)] {
+            conn.query_drop(format!("SET SESSION autocommit = {autocommit}")).await.unwrap();
+            for before_finish in [false, true] {
+                let wish = call(&prints, &format!("k-{autocommit}-{before_finish}"), "20 euro");
+                let before = database.number(by_alice).await;
+                let mut transaction = conn.start_transaction(TxOpts::default()).await.unwrap();
+                let running = run(tx::begin(&mut transaction, &wish).await.unwrap());
+                transaction.query_drop(PAY).await.unwrap();
+                if before_finish {
+                    lose_a_deadlock(&database, &mut transaction).await;
+                }
+                let finished = tx::finish(&mut transaction, running, &Outcome::text("paid"), &[]).await;
+                let error = match finished {
+                    Ok(finished) => {
+                        assert!(!before_finish);
+                        lose_a_deadlock(&database, &mut transaction).await;
+                        tx::commit(transaction, finished, never).await.unwrap_err()
+                    }
+                    Err(error) => {
+                        assert!(before_finish, "{error:?}");
+                        transaction.rollback().await.unwrap();
+                        error
+                    }
+                };
+                assert!(error.outcome_is_unknown() && !error.is_retryable(), "{error:?}");
+                assert_eq!(database.number(by_alice).await, before + strays, "autocommit = {autocommit}");
+                assert_eq!(store.get(wish.operation().id()).await.unwrap(), None);
+                assert_eq!(pay(&mut conn, &wish.again()).await.unwrap(), "paid by attempt 1");
+                assert_eq!(database.number(by_alice).await, before + strays + 1);
+            }
+        }
         assert_eq!(database.number("SELECT COUNT(*) FROM semel_slot").await, i64::from(SLOTS));
     });
 }

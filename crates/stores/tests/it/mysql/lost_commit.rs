@@ -88,6 +88,31 @@ fn a_commit_is_resolved_by_what_is_there_now_whatever_a_snapshot_shows() {
     });
 }
 
+// G-30: what was purged had happened. And nothing is held afterwards, also by a session that never commits by itself.
+#[test]
+fn a_commit_is_found_after_its_outcome_was_purged_and_nothing_is_held_afterwards() {
+    with_database(async |database| {
+        let (_store, prints) = shop(&database).await;
+        let (mut conn, mut other) = (database.client().await, database.client().await);
+        other.query_drop("SET SESSION autocommit = 0").await.unwrap();
+        let (transaction, finished) = all_but_the_commit(&mut conn, &prints, "k-1").await;
+        let early = tx::resolve(&mut other, finished, Duration::from_secs(1)).await.unwrap_err();
+        assert!(early.is_retryable(), "{early:?}");
+        let _ = tx::commit(transaction, finished, never).await.unwrap();
+        assert_eq!(tx::resolve(&mut other, finished, tx::PATIENCE).await.unwrap(), Fate::Committed);
+        conn.query_drop("SET SESSION innodb_lock_wait_timeout = 1").await.unwrap();
+        assert_eq!(
+            pay(&mut conn, &call(&prints, "k-1", "20 euro")).await.unwrap(),
+            "paid",
+            "nobody holds it"
+        );
+        database.run("UPDATE semel_operation SET state = 5, outcome = NULL").await;
+        assert_eq!(tx::resolve(&mut other, finished, tx::PATIENCE).await.unwrap(), Fate::Committed);
+        database.run("DELETE FROM semel_operation").await;
+        assert_eq!(tx::resolve(&mut other, finished, tx::PATIENCE).await.unwrap(), Fate::NotCommitted);
+    });
+}
+
 async fn turns(proxy: &Proxy, work: impl AsyncFnOnce()) -> u64 {
     let before = proxy.turns();
     work().await;
