@@ -80,8 +80,7 @@ fn a_fence_moves_only_with_the_write_and_writers_take_turns() {
         assert_eq!(fence::pass(&mut open, &account(), newer).await.unwrap(), Passage::Passed);
         let late = tokio::spawn(async move { write(&mut one, older, "late").await });
         // It waits for the row until the other is done.
-        let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-        while database.number(waits).await == 0 {}
+        database.until_someone_runs("semel_fence").await;
         open.commit().await.unwrap();
         assert_eq!(late.await.unwrap(), Passage::Refused { last: newer });
         assert_eq!(database.number("SELECT COUNT(*) FROM entry").await, 1);

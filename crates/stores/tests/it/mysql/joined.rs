@@ -277,8 +277,7 @@ fn a_claim_from_outside_waits_for_the_transaction_and_hears_its_outcome() {
             let (store, request) = (store.clone(), wish.again().request());
             async move { store.claim(&request).await.unwrap() }
         });
-        let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-        while database.number(waits).await == 0 {}
+        database.until_someone_runs("semel_operation").await;
         let finished = tx::finish(&mut transaction, running, &Outcome::text("paid"), &[]).await.unwrap();
         let _ = tx::commit(transaction, finished, never).await.unwrap();
         let told = outside.await.unwrap();
@@ -415,8 +414,7 @@ async fn lose_a_deadlock(database: &Database, transaction: &mut Transaction<'_>)
     let waiting = tokio::spawn(async move {
         rival.query_drop("UPDATE payment SET who = 'y' WHERE id = 1; COMMIT").await.unwrap();
     });
-    let waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-    while database.number(waits).await == 0 {}
+    database.until_someone_runs("UPDATE payment").await;
     let lost = transaction.query_drop("UPDATE payment SET who = 'x' WHERE id = 2").await;
     assert!(lost.unwrap_err().to_string().contains("eadlock"));
     waiting.await.unwrap();

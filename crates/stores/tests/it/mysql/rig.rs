@@ -72,6 +72,19 @@ impl Database {
         self.client().await.query_drop(sql).await.unwrap();
     }
 
+    /// Waits until somebody else runs a statement with this in it. Not by `innodb_trx`: that is a picture which is not
+    /// taken anew while anybody, another test say, looks at it more often than ten times a second.
+    pub(super) async fn until_someone_runs(&self, part: &str) {
+        let running = format!(
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID() \
+             AND command <> 'Sleep' AND info LIKE '%{part}%'"
+        );
+        let begun = std::time::Instant::now();
+        while self.number(&running).await == 0 {
+            assert!(begun.elapsed() < std::time::Duration::from_secs(60), "nobody runs {part}");
+        }
+    }
+
     /// The first column of the first row.
     pub(super) async fn number(&self, sql: &str) -> i64 {
         self.client().await.query_first(sql).await.unwrap().unwrap()
