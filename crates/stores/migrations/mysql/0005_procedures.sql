@@ -507,7 +507,7 @@ END;
 -- A token of a resource, larger than all it gave before. Take it in a transaction of its own, before the work.
 DROP PROCEDURE IF EXISTS semel_lease;
 
-CREATE PROCEDURE semel_lease(IN in_resource varchar(512) CHARACTER SET utf8mb4)
+CREATE PROCEDURE semel_lease(IN in_resource varchar(4096) CHARACTER SET utf8mb4)
 MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     IF COALESCE(LENGTH(in_resource), 0) NOT BETWEEN 1 AND 512 OR in_resource REGEXP '[[:cntrl:]]' THEN

@@ -156,3 +156,29 @@ fn create_update_and_move_are_idempotent_without_a_key() {
         }
     });
 }
+
+// G-45, G-70: a name that is cut would be another's.
+#[test]
+fn a_session_without_strict_mode_has_no_name_cut() {
+    with_database(async |database| {
+        connect(&database.url()).await;
+        let mut conn = database.client().await;
+        conn.query_drop("SET SESSION sql_mode = ''").await.unwrap();
+        for call in [
+            "CALL semel_lease(REPEAT('r', 513))",
+            "CALL semel_consume(REPEAT('g', 201), 's', 'id', '{}')",
+            "CALL semel_consume('g', REPEAT('s', 201), 'id', '{}')",
+            "CALL semel_consume('g', 's', REPEAT('i', 256), '{}')",
+        ] {
+            conn.query_drop("START TRANSACTION").await.unwrap();
+            let refused = conn.query_drop(call).await.unwrap_err().to_string();
+            assert!(
+                refused.contains("SM004") || refused.contains("at most") || refused.contains("1 to 512"),
+                "{refused}"
+            );
+            conn.query_drop("ROLLBACK").await.unwrap();
+        }
+        assert_eq!(database.number("SELECT COUNT(*) FROM semel_fence").await, 0);
+        assert_eq!(database.number("SELECT COUNT(*) FROM semel_inbox").await, 0);
+    });
+}
