@@ -16,7 +16,7 @@ const PAYLOAD_SHOWN_BYTES: usize = 200;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Where the ledger is: `sqlite:PATH` or `postgres://…`
+    /// Where the ledger is: `sqlite:PATH`, `postgres://…` or `mysql://…`
     #[arg(
         long,
         global = true,

@@ -35,7 +35,7 @@ restored or moved, and `semel outbox rebase` is needed.";
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The store whose outbox is published: `sqlite:PATH` or `postgres://…`
+    /// The store whose outbox is published: `sqlite:PATH`, `postgres://…` or `mysql://…`
     #[arg(
         long,
         env = "SEMEL_STORE",

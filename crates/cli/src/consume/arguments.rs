@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     // Parsed later: an error of the command line would repeat it, password and all.
     #[arg(long, value_name = "URL")]
     to: String,
-    /// Where the ledger is: `sqlite:PATH` or `postgres://…`
+    /// Where the ledger is: `sqlite:PATH`, `postgres://…` or `mysql://…`
     #[arg(long, env = "SEMEL_STORE", default_value = "sqlite:semel.db", hide_env_values = true)]
     pub(super) store: String,
     /// Who consumes: each group gets every message once

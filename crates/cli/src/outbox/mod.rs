@@ -29,7 +29,7 @@ const STOPPED: u8 = 3;
 
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// The store: `sqlite:PATH` or `postgres://…`
+    /// The store: `sqlite:PATH`, `postgres://…` or `mysql://…`
     #[arg(
         long,
         global = true,
