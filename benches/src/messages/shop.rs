@@ -28,7 +28,11 @@ pub(super) enum Shop {
 
 /// One connection of the service.
 pub(super) enum Writer {
-    Postgres { client: tokio_postgres::Client, insert: tokio_postgres::Statement },
+    Postgres {
+        client: tokio_postgres::Client,
+        insert: tokio_postgres::Statement,
+        outbox: postgres::outbox::Writer,
+    },
     Mariadb(mysql_async::Conn),
     Sqlite(rusqlite::Connection),
 }
@@ -99,7 +103,8 @@ impl Shop {
             Self::Postgres(url) => {
                 let client = connect(url).await?;
                 let insert = client.prepare("INSERT INTO orders (body) VALUES ($1)").await?;
-                Writer::Postgres { client, insert }
+                let outbox = postgres::outbox::Writer::prepare(&client).await?;
+                Writer::Postgres { client, insert, outbox }
             }
             Self::Mariadb(url) => Writer::Mariadb(mysql_async::Conn::from_url(url).await?),
             Self::Sqlite(path) => {
@@ -117,13 +122,15 @@ impl Writer {
     pub(super) async fn transact(&mut self, effect: Effect, messages: &[Message]) -> Result<()> {
         let body = [7_u8; PAYLOAD_BYTES];
         match self {
-            Self::Postgres { client, insert } => {
+            Self::Postgres { client, insert, outbox } => {
                 let transaction = client.transaction().await?;
                 if effect == Effect::Order {
                     transaction.execute(&*insert, &[&&body[..]]).await?;
                 }
-                postgres::outbox::enqueue(&transaction, messages).await?;
-                transaction.commit().await?;
+                match messages {
+                    [] => transaction.commit().await?,
+                    _ => outbox.commit(transaction, messages).await?,
+                }
             }
             Self::Mariadb(conn) => {
                 let mut transaction = conn.start_transaction(mysql_async::TxOpts::default()).await?;

@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 5] = [
+static MIGRATIONS: [Migration; 6] = [
     Migration {
         version: 1,
         name: "operations",
@@ -44,6 +44,13 @@ static MIGRATIONS: [Migration; 5] = [
         name: "functions",
         sql: include_str!("../../migrations/postgres/0005_functions.sql"),
         minimum_reader: 1,
+    },
+    Migration {
+        version: 6,
+        name: "flow",
+        sql: include_str!("../../migrations/postgres/0006_flow.sql"),
+        // Before it, writers left the lane to the table.
+        minimum_reader: 6,
     },
 ];
 

@@ -153,6 +153,7 @@ impl Worker {
                     grip.give_back().await;
                     return Ok(Left::Offered);
                 }
+                let read_at = shared.runtime.elapsed();
                 let entries = grip.next(shared.settings.batch).await?.unwrap_or_default();
                 if entries.is_empty() {
                     grip.hold(self.pause(idle)).await?;
@@ -160,9 +161,15 @@ impl Worker {
                     continue;
                 }
                 idle = shared.settings.poll;
+                let more_waits = entries.len() >= shared.settings.batch;
                 match self.publish(&mut grip, &mut line, &stamp, Plan::new(entries)).await? {
                     Flow::Saved => {}
                     Flow::Reopen => break,
+                }
+                // Steps as small as they can be would cost the database more than the messages do.
+                let rest = (read_at + shared.settings.poll).saturating_sub(shared.runtime.elapsed());
+                if !more_waits && !rest.is_zero() {
+                    grip.hold(self.pause(rest)).await?;
                 }
             }
         }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use semel_core::Nonce;
 use semel_core::clock::micros;
 use semel_core::error::Error;
 use semel_core::outbox::{Aside, Entry, Settled, shortened};
+use semel_core::{Nonce, mutant};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::super::chores::transaction;
+use super::super::chores::{no_row, transaction};
 use super::super::connect::{Param, get};
 use super::super::pipeline::{End, Statement};
 use super::cursor::{Batch, Found, Place, PostgresCursor};
@@ -137,16 +137,16 @@ impl PostgresCursor {
     async fn send(&self, step: &Step) -> Result<bool, Error> {
         let Step { place, progress, holder, lease, changes } = step;
         let desk = &self.desk;
-        let (clock, next, lane_lock) = (desk.clock(), self.step + 1, i32::from(self.lane));
+        let (clock, next) = (desk.clock(), self.step + 1);
         let (holder, lease) = (holder.as_ref().map(|nonce| &nonce.as_bytes()[..]), micros(*lease));
         let batch = place.batch.as_ref().map(|batch| batch.snapshot.as_str());
         let (last, until) =
             place.batch.as_ref().map_or((0, 0), |batch| (batch.last as i64, batch.until as i64));
-        let lock: [Param<'_>; 1] = [(&lane_lock, Type::INT4)];
+        let (step, epoch) = self.known().await?;
         let append: [Param<'_>; 11] = [
             (&self.lane, Type::INT2),
-            (&self.step, Type::INT8),
-            (&self.epoch, Type::INT8),
+            (&step, Type::INT8),
+            (&epoch, Type::INT8),
             (progress, Type::INT8),
             (&holder, Type::BYTEA),
             (&clock, Type::INT8),
@@ -163,8 +163,7 @@ impl PostgresCursor {
         sent.push((&changes.sent, Type::INT8_ARRAY));
         let promote: [Param<'_>; 3] =
             [(&self.lane, Type::INT2), (&clock, Type::INT8), (&changes.keys, Type::TEXT_ARRAY)];
-        let text = sql::append();
-        let mut statements: Vec<Statement<'_>> = vec![(sql::LOCK_LANE, &lock), (&text, &append)];
+        let mut statements: Vec<Statement<'_>> = vec![(sql::APPEND, &append)];
         if !changes.put.sequences.is_empty() {
             statements.push((sql::SET_ASIDE, &put));
         }
@@ -182,7 +181,21 @@ impl PostgresCursor {
             link.live().run(desk.call_timeout, Some(&desk.begin), &statements, End::Commit(CRASHES)).await
         })
         .await?;
-        Ok(answers.get(1).is_some_and(|rows| rows.len() == 1))
+        let appended = answers.first().and_then(|rows| rows.first()).ok_or_else(no_row)?;
+        Ok(get::<Option<i64>>(appended, 0)?.is_some())
+    }
+
+    /// The step and the epoch the next one must follow: the fence.
+    async fn known(&self) -> Result<(i64, i64), Error> {
+        if mutant::on("outbox-unfenced-save") {
+            let (lanes, clock) = (vec![self.lane], self.desk.clock());
+            let look: [Param<'_>; 2] = [(&lanes, Type::INT2_ARRAY), (&clock, Type::INT8)];
+            let limit = self.desk.call_timeout;
+            let answers = self.desk.read(&self.desk.cursors, limit, &[(sql::NEWEST, &look)]).await?;
+            let newest = answers.first().and_then(|rows| rows.first()).ok_or_else(no_row)?;
+            return Ok((get(newest, 1)?, get(newest, 2)?));
+        }
+        Ok((self.step, self.epoch))
     }
 
     /// Goes on from whatever was saved last, if the lane is still this holder's.

@@ -3,8 +3,8 @@
 use semel_core::error::Error;
 use semel_core::message::Message;
 use semel_core::outbox::check;
-use tokio_postgres::GenericClient;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{GenericClient, Statement, Transaction};
 
 use super::super::connect::Param;
 use super::super::fault::Fault;
@@ -40,7 +40,95 @@ pub async fn enqueue_at(
     let columns = Columns::of(messages);
     let now: Param<'_> = (&clock, Type::INT8);
     let params: Vec<Param<'_>> = columns.params().into_iter().chain([now]).collect();
-    let is_delayed = messages.iter().any(|message| message.deliver_after.is_some());
-    let statement = if is_delayed { sql::ENQUEUE } else { sql::ENQUEUE_NOW };
+    let statement = if are_due(messages) { sql::ENQUEUE_NOW } else { sql::ENQUEUE };
     client.execute_typed(statement, &params).await.map(drop).map_err(|error| Fault::of(&error).error())
+}
+
+/// No message is to be delayed.
+fn are_due(messages: &[Message]) -> bool {
+    messages.iter().all(|message| message.deliver_after.is_none())
+}
+
+/// The same statements, prepared on one connection: the server need not plan them each time, which takes it
+/// longer than to run them. Behind a pooler that changes servers between transactions use [`enqueue`].
+///
+/// ```no_run
+/// # async fn pay(client: &mut tokio_postgres::Client, topic: semel_core::Topic)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// use semel_core::Message;
+/// use semel_stores::postgres::outbox::Writer;
+///
+/// let writer = Writer::prepare(client).await?; // once, as long as the connection lasts
+///
+/// let transaction = client.transaction().await?;
+/// transaction.execute("UPDATE account SET cents = cents - 2000 WHERE name = 'alice'", &[]).await?;
+/// writer.commit(transaction, &[Message::new(topic, "paid").key("alice")]).await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Writer {
+    now: Statement,
+    any: Statement,
+}
+
+impl Writer {
+    /// Prepares them on the connection of `client`, whose transactions this is for.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn prepare(client: &impl GenericClient) -> Result<Self, Error> {
+        let types: Vec<Type> = Columns::of(&[]).params().into_iter().map(|(_, kind)| kind).collect();
+        let types: Vec<Type> = types.into_iter().chain([Type::INT8]).collect();
+        let prepare =
+            async |sql| client.prepare_typed(sql, &types).await.map_err(|error| Fault::of(&error).error());
+        Ok(Self { now: prepare(sql::ENQUEUE_NOW).await?, any: prepare(sql::ENQUEUE).await? })
+    }
+
+    /// The same as [`enqueue`].
+    ///
+    /// # Cancellation
+    /// The statement may or may not have run: roll the transaction back.
+    pub async fn enqueue(&self, client: &impl GenericClient, messages: &[Message]) -> Result<(), Error> {
+        check(messages)?;
+        if messages.is_empty() {
+            return Ok(());
+        }
+        self.send(client, messages).await.map_err(|error| Fault::of(&error).error())
+    }
+
+    /// Writes messages and commits, in one round trip: nothing is committed unless the messages were
+    /// written, nor after an error that was ignored, where COMMIT by itself would roll back and report success.
+    ///
+    /// An error whose [outcome is not unknown](Error::outcome_is_unknown) means that nothing happened. After the
+    /// other kind the transaction may be committed: only its own tables can tell. (An operation under a key tells by
+    /// itself: see [`tx`](super::super::tx).)
+    ///
+    /// `transaction` is the outermost one: a nested one cannot be told from it, and would commit everything around it.
+    ///
+    /// # Cancellation
+    /// Dropped, it is committed or not.
+    pub async fn commit(&self, transaction: Transaction<'_>, messages: &[Message]) -> Result<(), Error> {
+        check(messages)?;
+        // Polled in this order: a statement is sent at its first poll, and the COMMIT must not overtake.
+        let written = self.send(&transaction, messages);
+        let ended = transaction.batch_execute("COMMIT");
+        let (written, ended) = futures_util::future::join(written, ended).await;
+        // It is over, and a ROLLBACK after it would be one message too many.
+        std::mem::forget(transaction);
+        Fault::judge(&[None, written.as_ref().err()], ended.as_ref().err()).map_err(|fault| fault.error())
+    }
+
+    async fn send(
+        &self,
+        client: &impl GenericClient,
+        messages: &[Message],
+    ) -> Result<(), tokio_postgres::Error> {
+        let columns = Columns::of(messages);
+        let clock: Option<i64> = None;
+        let columns = columns.params();
+        let params: Vec<&(dyn ToSql + Sync)> =
+            columns.iter().map(|(value, _)| *value).chain([&clock as &(dyn ToSql + Sync)]).collect();
+        let statement = if are_due(messages) { &self.now } else { &self.any };
+        client.execute(statement, &params).await.map(drop)
+    }
 }

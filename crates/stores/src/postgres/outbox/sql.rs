@@ -7,6 +7,7 @@ use semel_core::mutant;
 use super::super::sql::broken;
 
 pub(super) const ANY_LETTERS: &str = include_str!("sql/any_letters.sql");
+pub(super) const APPEND: &str = include_str!("sql/append.sql");
 pub(super) const ASIDE: &str = include_str!("sql/aside.sql");
 pub(super) const BACKLOG: &str = include_str!("sql/backlog.sql");
 pub(super) const BACKLOG_ASIDE: &str = include_str!("sql/backlog_aside.sql");
@@ -51,30 +52,15 @@ pub(super) const RING: &str = include_str!("sql/ring.sql");
 pub(super) const SET_ASIDE: &str = include_str!("sql/set_aside.sql");
 pub(super) const SETTLE_ASIDE: &str = include_str!("sql/settle_aside.sql");
 pub(super) const SNAPSHOT: &str = include_str!("sql/snapshot.sql");
+pub(super) const TAIL: &str = include_str!("sql/tail.sql");
 pub(super) const TAKE: &str = include_str!("sql/take.sql");
 pub(super) const TIMELINE: &str = include_str!("sql/timeline.sql");
 pub(super) const TRUNCATE_HALF: &str = include_str!("sql/truncate_half.sql");
 pub(super) const TRUNCATE_PART: &str = include_str!("sql/truncate_part.sql");
 pub(super) const WALK: &str = include_str!("sql/walk.sql");
 
-const APPEND: &str = include_str!("sql/append.sql");
 const BEGIN_READ: &str = include_str!("sql/begin_read.sql");
 const REBASE_FORGET: &str = include_str!("sql/rebase_forget.sql");
-const TAIL: &str = include_str!("sql/tail.sql");
-
-pub(super) fn append() -> Cow<'static, str> {
-    if mutant::on("outbox-unfenced-save") {
-        return broken(APPEND, "newest.step = $2 AND newest.epoch = $3", "$2 + $3 > 0");
-    }
-    APPEND.into()
-}
-
-pub(super) fn tail() -> Cow<'static, str> {
-    if mutant::on("outbox-skips-late-commits") {
-        return broken(TAIL, "ARRAY(SELECT pg_snapshot_xip($2::text::pg_snapshot))", "'{}'::xid8[]");
-    }
-    TAIL.into()
-}
 
 pub(super) fn begin_read(statement_ms: u128) -> String {
     format!(

@@ -8,3 +8,5 @@ SET LOCAL enable_hashjoin = off;
 SET LOCAL enable_mergejoin = off;
 SET LOCAL enable_sort = off;
 SET LOCAL jit = off;
+-- Plans that functions keep are made once.
+SET LOCAL plan_cache_mode = force_generic_plan;

@@ -10,10 +10,11 @@ WITH due AS (
     ))
     RETURNING *
 ), moved AS (
-    INSERT INTO semel_outbox (at, id, topic, key, headers, content_type, payload, correlation, causation,
+    INSERT INTO semel_outbox (at, lane, id, topic, key, headers, content_type, payload, correlation, causation,
         trace_parent, deliver_after)
-    SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), id, topic, key, headers,
-        content_type, payload, correlation, causation, trace_parent, deliver_after
+    SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+        semel_outbox_lane(id, key), id, topic, key, headers, content_type, payload, correlation, causation,
+        trace_parent, deliver_after
     FROM due
     ORDER BY deliver_after, number
     RETURNING 1

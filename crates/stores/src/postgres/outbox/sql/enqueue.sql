@@ -17,10 +17,11 @@ WITH message AS (
     WHERE deliver_after > coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)
     ORDER BY place
 )
-INSERT INTO semel_outbox (at, id, topic, key, headers, content_type, payload, correlation, causation,
+INSERT INTO semel_outbox (at, lane, id, topic, key, headers, content_type, payload, correlation, causation,
     trace_parent, deliver_after)
-SELECT coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint), id, topic, key, headers,
-    content_type, payload, correlation, causation, trace_parent, deliver_after
+SELECT coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint),
+    semel_outbox_lane(id, key), id, topic, key, headers, content_type, payload, correlation, causation,
+    trace_parent, deliver_after
 FROM message
 WHERE (deliver_after > coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)) IS NOT TRUE
     -- A message must not be published by a commit that a crash can undo. Once per statement, local to the transaction.

@@ -1,8 +1,9 @@
 -- The same as enqueue.sql where no message is to be delayed, which is most often: nothing is held twice.
-INSERT INTO semel_outbox (at, id, topic, key, headers, content_type, payload, correlation, causation,
+INSERT INTO semel_outbox (at, lane, id, topic, key, headers, content_type, payload, correlation, causation,
     trace_parent, deliver_after)
-SELECT coalesce($11, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), id, topic, key, headers,
-    content_type, payload, correlation, causation, trace_parent, deliver_after
+SELECT coalesce($11, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint),
+    semel_outbox_lane(id, key), id, topic, key, headers, content_type, payload, correlation, causation,
+    trace_parent, deliver_after
 FROM unnest(
     $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::text[],
     $9::text[], $10::bigint[]
