@@ -33,7 +33,8 @@ const PARTITIONS: i32 = 8;
 const FLYING_MAX: usize = 4096;
 /// Longest wait for an acknowledgement.
 const ACK_MAX: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(1);
+/// How often Kafka's client is asked for news while there is none; its own waiting would keep a core busy.
+const NAP: Duration = Duration::from_micros(300);
 /// A day: ledgers must outlast it.
 const KEPT: Duration = Duration::from_secs(86_400);
 
@@ -217,7 +218,8 @@ pub(super) fn write_kafka(producer: &BaseProducer<Landed>, parcels: &[Parcel]) -
         let mut record = BaseRecord::to(&parcel.topic).key(key).payload(&parcel.body[..]).headers(headers);
         while let Err((error, back)) = producer.send(record) {
             ensure!(error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull), "{error}");
-            producer.poll(POLL);
+            producer.poll(Duration::ZERO);
+            std::thread::sleep(NAP);
             record = back;
         }
         producer.poll(Duration::ZERO);
@@ -226,7 +228,8 @@ pub(super) fn write_kafka(producer: &BaseProducer<Landed>, parcels: &[Parcel]) -
     let until = Instant::now() + ACK_MAX;
     while producer.context().0.load(Ordering::Relaxed) - before < parcels.len() {
         ensure!(Instant::now() < until, "Kafka did not take all messages");
-        producer.poll(POLL);
+        producer.poll(Duration::ZERO);
+        std::thread::sleep(NAP);
     }
     Ok(())
 }

@@ -23,9 +23,9 @@ use crate::sinks::{Parcel, Receipt};
 const LAND_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for what a broker has to say.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How often the client is asked for news. It takes this long even if there is some, so a batch that has landed
-/// is heard of no sooner.
-const POLL: Duration = Duration::from_millis(1);
+/// How often the client is asked for news while there is none. Its own waiting takes the whole time even if some
+/// comes, and keeps a core busy for the last millisecond of it.
+const NAP: Duration = Duration::from_micros(300);
 /// How often a broker is asked whether a topic is there by now, and how long the client is given to say what it
 /// takes back.
 const ASK: Duration = Duration::from_millis(50);
@@ -133,8 +133,11 @@ impl Work {
         let late = |receipt: &Receipt| matches!(receipt, Receipt::Down(_));
         let mut reports = Vec::with_capacity(flying);
         while reports.len() < flying && Instant::now() < deadline && !answer.is_closed() {
-            self.producer.poll(POLL);
-            reports.extend(self.producer.context().take());
+            let news = self.news();
+            if news.is_empty() {
+                std::thread::sleep(NAP);
+            }
+            reports.extend(news);
         }
         if reports.len() < flying {
             // Nothing more may leave; what is on its way may land or not.
@@ -246,7 +249,9 @@ impl Work {
         self.producer.purge(PurgeConfig::default().queue().inflight());
         let deadline = Instant::now() + ANSWER_MAX;
         while self.producer.in_flight_count() > 0 && Instant::now() < deadline {
-            self.producer.poll(POLL);
+            if self.news().is_empty() {
+                std::thread::sleep(NAP);
+            }
         }
         if let Err(error) = self.producer.abort_transaction(ANSWER_MAX) {
             tracing::warn!(target: "semel::relay", %error, "a transaction was not aborted; the lane is opened again");
@@ -264,6 +269,12 @@ impl Work {
         );
         let receipt = if fenced { Receipt::Fenced } else { Receipt::Down(words(error)) };
         vec![receipt; count]
+    }
+
+    /// What became of records since it was last asked.
+    fn news(&self) -> Vec<(usize, Result<(), Code>)> {
+        self.producer.poll(Duration::ZERO);
+        self.producer.context().take()
     }
 
     /// Makes the producer anew after trouble.
@@ -333,7 +344,11 @@ impl Work {
             match self.producer.send(record) {
                 Ok(()) => return Ok(()),
                 Err((error, _)) => match error.rdkafka_error_code() {
-                    Some(Code::QueueFull) if Instant::now() < deadline => self.producer.poll(POLL),
+                    // Reports stay where they are until they are taken.
+                    Some(Code::QueueFull) if Instant::now() < deadline => {
+                        self.producer.poll(Duration::ZERO);
+                        std::thread::sleep(NAP);
+                    }
                     code => return Err(code.unwrap_or(Code::Fail)),
                 },
             }
