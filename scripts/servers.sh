@@ -9,6 +9,7 @@
 #   scripts/servers.sh lacks ENGINE            say what is not installed; nothing if it can be started
 #
 # ENGINE is postgres (with PgBouncer), mariadb, nats or kafka. Logs stay in DIR/log. It installs nothing: ./test does.
+# With SEMEL_SERVERS_KAFKA=full Kafka gets a gigabyte and Java's optimising compiler, for measurements.
 # With SEMEL_SERVERS_SYNC=off nothing waits for the disk: what was written survives a kill -9, not a power cut.
 set -euo pipefail
 

@@ -21,6 +21,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _,
 use semel_workers::sinks::{self, Address, Parcel, Sink};
 use semel_workers::sources::kafka::rdkafka;
 
+use super::flow::parcels;
 use crate::Effort;
 
 /// The stream, and what its subjects begin with.
@@ -33,6 +34,9 @@ const PARTITIONS: i32 = 8;
 const FLYING_MAX: usize = 4096;
 /// Longest wait for an acknowledgement.
 const ACK_MAX: Duration = Duration::from_secs(60);
+/// How long Kafka is kept busy before anything is measured, and with how many messages at a time.
+const WARM_UP: Duration = Duration::from_secs(30);
+const SMALL: u64 = 20;
 /// How often Kafka's client is asked for news while there is none; its own waiting would keep a core busy.
 const NAP: Duration = Duration::from_micros(300);
 /// A day: ledgers must outlast it.
@@ -87,6 +91,18 @@ impl Broker {
             }
             Self::Kafka { address } => make_topic(address, TOPIC, PARTITIONS).await,
         }
+    }
+
+    /// Lets a broker in Java optimise its code, as one that has run for a while has.
+    pub(super) async fn warm(&self, effort: Effort) -> Result<()> {
+        if let Self::Kafka { .. } = self {
+            let until = Instant::now() + effort.pick(WARM_UP, WARM_UP / 10);
+            let (producer, parcels) = (self.producer().await?, parcels(SMALL, "ce_"));
+            while Instant::now() < until {
+                producer.write(parcels.clone()).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Takes out what is there, so that no later window pays for it.

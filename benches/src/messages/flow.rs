@@ -133,7 +133,7 @@ pub(super) async fn backlog(
 }
 
 /// What a relay would send, without an outbox.
-fn parcels(count: u64, prefix: &'static str) -> Arc<[Parcel]> {
+pub(super) fn parcels(count: u64, prefix: &'static str) -> Arc<[Parcel]> {
     let facts = Facts { engine: "none", store_id: [7; 16], lanes: 8 };
     let stamp = Stamp::new(&facts, Term { lane: Lane(0), epoch: 1 }, Format::default(), prefix, None);
     let entries = messages(0, count).into_iter().zip(1..);

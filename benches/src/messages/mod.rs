@@ -33,7 +33,8 @@ const SETTINGS: [&str; 3] =
     ["shared_buffers = '1GB'", "max_wal_size = '8GB'", "checkpoint_timeout = '30min'"];
 
 pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
-    let servers = Servers::start(&["postgres", "mariadb", "nats", "kafka"]).await?;
+    let servers =
+        Servers::with(&["postgres", "mariadb", "nats", "kafka"], &[("SEMEL_SERVERS_KAFKA", "full")]).await?;
     // As NATS comes, it acknowledges before it syncs, as Kafka does.
     let unsynced = Servers::with(&["nats"], &[("SEMEL_SERVERS_SYNC", "off")]).await?;
     let files = tempfile::tempdir()?;
@@ -49,6 +50,7 @@ pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
     let brokers = [Broker::Nats { url: unsynced.env("SEMEL_TEST_NATS")? }, kafka.clone()];
     for broker in &brokers {
         broker.prepare().await?;
+        broker.warm(effort).await?;
         boards.push(flow::live(effort, &shops, broker, &pins).await?.print());
         boards.push(flow::backlog(effort, &shops, broker, &poller).await?.print());
         boards.push(latency::measure(effort, &shops, broker, &pins).await?.print());
