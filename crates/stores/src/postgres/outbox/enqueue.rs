@@ -1,14 +1,16 @@
 //! Writing messages in the caller's own transaction.
 
+use futures_util::future::join;
 use semel_core::error::Error;
 use semel_core::message::Message;
+use semel_core::mutant;
 use semel_core::outbox::check;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{GenericClient, Statement, Transaction};
 
 use super::super::connect::Param;
 use super::super::fault::Fault;
-use super::row::Columns;
+use super::row::{Columns, Single};
 use super::sql;
 
 /// Writes messages in the transaction `client` is in: one statement, however many they are. They are
@@ -37,11 +39,29 @@ pub async fn enqueue_at(
     if messages.is_empty() {
         return Ok(());
     }
-    let columns = Columns::of(messages);
-    let now: Param<'_> = (&clock, Type::INT8);
-    let params: Vec<Param<'_>> = columns.params().into_iter().chain([now]).collect();
-    let statement = if are_due(messages) { sql::ENQUEUE_NOW } else { sql::ENQUEUE };
-    client.execute_typed(statement, &params).await.map(drop).map_err(|error| Fault::of(&error).error())
+    let sent = match only_one(messages).filter(|_| clock.is_none()) {
+        Some(message) => {
+            let one = Single::of(message);
+            let params: Vec<Param<'_>> = one.values().into_iter().zip(Single::TYPES).collect();
+            client.execute_typed(sql::ENQUEUE_ONE, &params).await
+        }
+        None => {
+            let columns = Columns::of(messages);
+            let now: Param<'_> = (&clock, Type::INT8);
+            let params: Vec<Param<'_>> = columns.params().into_iter().chain([now]).collect();
+            let statement = if are_due(messages) { sql::ENQUEUE_NOW } else { sql::ENQUEUE };
+            client.execute_typed(statement, &params).await
+        }
+    };
+    sent.map(drop).map_err(|error| Fault::of(&error).error())
+}
+
+/// The message, if it is the only one and not to be delayed.
+fn only_one(messages: &[Message]) -> Option<&Message> {
+    match messages {
+        [message] if message.deliver_after.is_none() => Some(message),
+        _ => None,
+    }
 }
 
 /// No message is to be delayed.
@@ -67,6 +87,7 @@ fn are_due(messages: &[Message]) -> bool {
 /// # }
 /// ```
 pub struct Writer {
+    one: Statement,
     now: Statement,
     any: Statement,
 }
@@ -77,11 +98,16 @@ impl Writer {
     /// # Cancellation
     /// Safe.
     pub async fn prepare(client: &impl GenericClient) -> Result<Self, Error> {
-        let types: Vec<Type> = Columns::of(&[]).params().into_iter().map(|(_, kind)| kind).collect();
-        let types: Vec<Type> = types.into_iter().chain([Type::INT8]).collect();
-        let prepare =
-            async |sql| client.prepare_typed(sql, &types).await.map_err(|error| Fault::of(&error).error());
-        Ok(Self { now: prepare(sql::ENQUEUE_NOW).await?, any: prepare(sql::ENQUEUE).await? })
+        let columns: Vec<Type> = Columns::of(&[]).params().into_iter().map(|(_, kind)| kind).collect();
+        let columns: Vec<Type> = columns.into_iter().chain([Type::INT8]).collect();
+        let prepare = async |sql, types: &[Type]| {
+            client.prepare_typed(sql, types).await.map_err(|error| Fault::of(&error).error())
+        };
+        Ok(Self {
+            one: prepare(sql::ENQUEUE_ONE, &Single::TYPES).await?,
+            now: prepare(sql::ENQUEUE_NOW, &columns).await?,
+            any: prepare(sql::ENQUEUE, &columns).await?,
+        })
     }
 
     /// The same as [`enqueue`].
@@ -112,7 +138,13 @@ impl Writer {
         // Polled in this order: a statement is sent at its first poll, and the COMMIT must not overtake.
         let written = self.send(&transaction, messages);
         let ended = transaction.batch_execute("COMMIT");
-        let (written, ended) = futures_util::future::join(written, ended).await;
+        let (written, ended) = match mutant::on("outbox-commit-overtakes") {
+            true => {
+                let (ended, written) = join(ended, written).await;
+                (written, ended)
+            }
+            false => join(written, ended).await,
+        };
         // It is over, and a ROLLBACK after it would be one message too many.
         std::mem::forget(transaction);
         Fault::judge(&[None, written.as_ref().err()], ended.as_ref().err()).map_err(|fault| fault.error())
@@ -123,6 +155,9 @@ impl Writer {
         client: &impl GenericClient,
         messages: &[Message],
     ) -> Result<(), tokio_postgres::Error> {
+        if let Some(message) = only_one(messages) {
+            return client.execute(&self.one, &Single::of(message).values()).await.map(drop);
+        }
         let columns = Columns::of(messages);
         let clock: Option<i64> = None;
         let columns = columns.params();

@@ -89,6 +89,49 @@ fn headers(lines: &str) -> Result<Vec<Header>, Error> {
         .collect()
 }
 
+/// A message for `enqueue_one.sql`.
+pub(super) struct Single<'a> {
+    id: Uuid,
+    topic: &'a str,
+    headers: String,
+    payload: &'a [u8],
+    message: &'a Message,
+}
+
+impl<'a> Single<'a> {
+    pub(super) const TYPES: [Type; 9] = [
+        Type::UUID,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+        Type::BYTEA,
+        Type::TEXT,
+        Type::TEXT,
+        Type::TEXT,
+    ];
+
+    pub(super) fn of(message: &'a Message) -> Self {
+        let (id, headers) = (Uuid(*message.id.as_bytes()), lines(&message.headers));
+        Self { id, topic: message.topic.as_str(), headers, payload: &message.payload, message }
+    }
+
+    pub(super) fn values(&self) -> [&(dyn ToSql + Sync); 9] {
+        let Self { id, topic, headers, payload, message } = self;
+        [
+            id,
+            topic,
+            &message.key,
+            headers,
+            &message.content_type,
+            payload,
+            &message.correlation,
+            &message.causation,
+            &message.trace_parent,
+        ]
+    }
+}
+
 /// Messages, column by column, for `enqueue.sql` and for the one that takes another's place.
 pub(super) struct Columns<'a> {
     ids: Vec<Uuid>,

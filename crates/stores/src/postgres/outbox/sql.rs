@@ -22,6 +22,7 @@ pub(super) const DUE: &str = include_str!("sql/due.sql");
 pub(super) const EDIT: &str = include_str!("sql/edit.sql");
 pub(super) const ENQUEUE: &str = include_str!("sql/enqueue.sql");
 pub(super) const ENQUEUE_NOW: &str = include_str!("sql/enqueue_now.sql");
+pub(super) const ENQUEUE_ONE: &str = include_str!("sql/enqueue_one.sql");
 pub(super) const FACTS: &str = include_str!("sql/facts.sql");
 pub(super) const FIND: &str = include_str!("sql/find.sql");
 pub(super) const FIND_ASIDE: &str = include_str!("sql/find_aside.sql");

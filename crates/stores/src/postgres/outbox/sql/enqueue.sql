@@ -25,6 +25,7 @@ SELECT coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigi
 FROM message
 WHERE (deliver_after > coalesce($11, (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)) IS NOT TRUE
     -- A message must not be published by a commit that a crash can undo. Once per statement, local to the transaction.
-    AND (SELECT set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true))
+    AND (SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true)
+        ELSE 'durable' END)
         IS NOT NULL
 ORDER BY place

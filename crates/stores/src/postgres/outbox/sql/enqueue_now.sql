@@ -10,5 +10,6 @@ FROM unnest(
 ) AS message(id, topic, key, headers, content_type, payload, correlation, causation, trace_parent,
     deliver_after)
 -- A message must not be published by a commit that a crash can undo. Once per statement, local to the transaction.
-WHERE (SELECT set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'on'), true))
+WHERE (SELECT CASE WHEN current_setting('synchronous_commit') = 'off' THEN set_config('synchronous_commit', 'on', true)
+        ELSE 'durable' END)
     IS NOT NULL

@@ -1,6 +1,8 @@
 //! Whoever commits, however and whenever, is read; and nobody waits for anybody.
 
+use semel_core::Timestamp;
 use semel_core::error::Kind;
+use semel_stores::postgres::outbox::Writer;
 
 use super::super::rig::{Database, with_database};
 use super::desk::{Relay, begin, connect, message, sorted, write};
@@ -166,6 +168,57 @@ fn a_refused_message_does_not_spoil_the_transaction() {
         write(&writer, "a", "good").await;
         writer.batch_execute("COMMIT").await.unwrap();
         assert_eq!(Relay::of(&outbox).await.send_all(10).await, ["good"]);
+    });
+}
+
+// G-40: a COMMIT that travels with the messages commits them and the effect, or neither.
+#[test]
+fn a_commit_that_travels_with_its_messages_takes_both_or_nothing() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        database
+            .run("CREATE TABLE effect (name text); ALTER TABLE semel_outbox ADD CHECK (key <> 'bad')")
+            .await;
+        let effects = "SELECT count(*) FROM effect";
+        let mut client = database.client().await;
+        let writer = Writer::prepare(&client).await.unwrap();
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute("INSERT INTO effect VALUES ('refused by the server')").await.unwrap();
+        let error = writer.commit(transaction, &[message("bad", "1")]).await.unwrap_err();
+        assert!(!error.outcome_is_unknown(), "{error}");
+        assert_eq!(database.number(effects).await, 0, "the message was not written");
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute("INSERT INTO effect VALUES ('refused here')").await.unwrap();
+        let nonsense = message("a", "2").header("Semel", "1");
+        let error = writer.commit(transaction, &[nonsense]).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Misconfigured, "{error}");
+        assert_eq!(database.number(effects).await, 0);
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute("INSERT INTO effect VALUES ('undone by an error')").await.unwrap();
+        transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
+        let error = writer.commit(transaction, &[]).await.unwrap_err();
+        assert!(
+            !error.outcome_is_unknown(),
+            "COMMIT by itself would have rolled back and said nothing: {error}"
+        );
+
+        let transaction = client.transaction().await.unwrap();
+        transaction.batch_execute("INSERT INTO effect VALUES ('done')").await.unwrap();
+        let tomorrow = message("a", "later").deliver_after(Timestamp::from_micros(i64::MAX / 2));
+        writer.commit(transaction, &[message("a", "3"), tomorrow, message("a", "4")]).await.unwrap();
+        assert_eq!(database.number(effects).await, 1);
+        assert_eq!(database.number("SELECT count(*) FROM semel_outbox_delayed").await, 1);
+
+        let transaction = client.transaction().await.unwrap();
+        writer.enqueue(&transaction, &[message("a", "taken back")]).await.unwrap();
+        transaction.rollback().await.unwrap();
+        let transaction = client.transaction().await.unwrap();
+        writer.enqueue(&transaction, &[message("a", "5")]).await.unwrap();
+        transaction.commit().await.unwrap();
+        assert_eq!(Relay::of(&outbox).await.send_all(10).await, ["3", "4", "5"]);
     });
 }
 

@@ -51,6 +51,27 @@ fn a_part_is_emptied_only_when_every_lane_has_saved_that_it_is_settled() {
     });
 }
 
+// G-40: what nobody will read, because somebody wrote it past the library, is at least not removed.
+#[test]
+fn a_part_with_a_message_in_a_lane_there_is_not_stays() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        commit(&database, "a", "1").await;
+        let stray = "INSERT INTO semel_outbox (lane, id, topic, payload) \
+                     VALUES (semel_outbox_lanes(), gen_random_uuid(), 'orders', 'x')";
+        database.run(stray).await;
+        go_to_part(&database, 3).await;
+        commit(&database, "a", "2").await;
+        let mut relay = Relay::of(&outbox).await;
+        assert_eq!(relay.send_all(100).await, ["1", "2"]);
+        assert_eq!(outbox.tend().await.unwrap().removed, 0);
+        database
+            .run("UPDATE semel_outbox SET lane = semel_outbox_lane(id, key), xid = pg_current_xact_id()")
+            .await;
+        assert_eq!(sorted(relay.send_all(100).await), ["1", "2", "x"], "mended by hand, all of it is new");
+    });
+}
+
 // G-40: TRUNCATE asks for the part alone, so whoever has written there and not committed is safe.
 #[test]
 fn a_part_with_rows_that_are_not_committed_is_left_alone() {
