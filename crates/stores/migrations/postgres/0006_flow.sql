@@ -14,8 +14,9 @@ $$;
 -- What a transaction sees in a lane and the snapshot `before` did not: transactions that began after it, and those
 -- that were under way in it. (All others were over: seen then, or never.) At most `most`, in no order.
 --
--- The plan is kept while the parts of the ring fill, so it must be right for full ones: each transaction that was
--- under way is looked up by itself, because a plan for an empty part would read the whole lane and filter it.
+-- The plan is kept while the parts of the ring fill, so it must be right for full ones, though it is made on empty ones:
+-- each transaction that was under way is looked up by itself. OFFSET 0 keeps the planner from joining instead, which
+-- reads the whole lane.
 CREATE FUNCTION semel_outbox_tail(of_lane smallint, before pg_snapshot, most bigint) RETURNS SETOF semel_outbox
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -24,7 +25,9 @@ BEGIN
     WHERE recent.lane = of_lane AND recent.xid >= pg_snapshot_xmax(before)
     UNION ALL
     SELECT late.* FROM pg_snapshot_xip(before) AS open(xid)
-    JOIN semel_outbox AS late ON late.lane = of_lane AND late.xid = open.xid
+    CROSS JOIN LATERAL (
+        SELECT * FROM semel_outbox AS o WHERE o.lane = of_lane AND o.xid = open.xid OFFSET 0
+    ) AS late
     LIMIT most;
 END
 $$;

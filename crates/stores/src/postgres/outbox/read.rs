@@ -117,7 +117,7 @@ impl PostgresCursor {
     }
 
     /// What committed since the place was reached, and the snapshot that says so.
-    async fn tail(&self, before: &String, limit: usize) -> Result<(String, Vec<Entry>), Error> {
+    async fn tail(&self, before: &str, limit: usize) -> Result<(String, Vec<Entry>), Error> {
         let (limit, since) = (limit as i64, since(before));
         let params: [Param<'_>; 3] = [(&self.lane, Type::INT2), (&since, Type::TEXT), (&limit, Type::INT8)];
         let statements: [Statement<'_>; 2] = [(sql::SNAPSHOT, &[]), (sql::TAIL, &params)];

@@ -1,11 +1,17 @@
 //! What was read is removed, and nothing else ever is.
 
+use std::time::Duration;
+
 use semel_core::Outbox;
 use semel_core::outbox::{Saved, Settled};
+use semel_stores::postgres::outbox::enqueue;
 
 use super::super::rig::{Database, with_database};
 use super::desk::{Relay, begin, connect, message, sorted, take, write};
 
+/// Messages that were settled long ago, and looks after that.
+const MANY: usize = 4000;
+const ROUNDS: usize = 10;
 /// The numbers of a part.
 const PART: i64 = 1 << 20;
 
@@ -237,5 +243,38 @@ fn many_messages_leave_no_dead_rows() {
         let dead = "SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables
              WHERE relname LIKE 'semel_outbox%'";
         assert_eq!(database.number(dead).await, 0);
+    });
+}
+
+// The plan of a look is made on an empty ring and kept: on a full one it must not read what was settled long ago.
+#[test]
+fn a_look_reads_what_is_new_and_not_the_whole_lane() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        let mut relay = Relay::of(&outbox).await;
+        assert!(relay.send_all(1000).await.is_empty(), "plans are made");
+        let writer = begin(&database).await;
+        let many: Vec<_> = (0..MANY).map(|n| message(&format!("k{n}"), "old")).collect();
+        enqueue(&writer, &many).await.unwrap();
+        writer.batch_execute("COMMIT").await.unwrap();
+        assert_eq!(relay.send_all(1000).await.len(), MANY);
+        // Somebody is always under way, so that every look asks for transactions by name.
+        let idle = begin(&database).await;
+        idle.batch_execute("SELECT pg_current_xact_id()").await.unwrap();
+        for _ in 0..ROUNDS {
+            commit(&database, "k1", "new").await;
+            assert_eq!(relay.send_all(1000).await, ["new"]);
+        }
+        relay.give_back().await;
+        drop((outbox, idle, writer));
+        // Sessions tell what they read when they end.
+        let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+                      AND backend_type = 'client backend'";
+        while database.number(others).await > 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let read = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname ~ '^semel_outbox_[0-7]$'";
+        let read = database.number(read).await;
+        assert!(read < 4 * MANY as i64, "{read} entries of indexes were read for {MANY} messages");
     });
 }
