@@ -123,12 +123,12 @@ impl Writer {
         let body = [7_u8; PAYLOAD_BYTES];
         match self {
             Self::Postgres { client, insert, outbox } => {
-                let transaction = client.transaction().await?;
+                let transaction = outbox.begin(client).await?;
                 if effect == Effect::Order {
                     transaction.execute(&*insert, &[&&body[..]]).await?;
                 }
                 match messages {
-                    [] => transaction.commit().await?,
+                    [] => transaction.into_inner().commit().await?,
                     _ => outbox.commit(transaction, messages).await?,
                 }
             }

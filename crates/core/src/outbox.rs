@@ -32,6 +32,9 @@ pub const LANES_MAX: u16 = 256;
 /// Longest error kept with a message that was set aside.
 pub const REASON_BYTES_MAX: usize = 4096;
 
+/// Most bytes of payloads written at once.
+pub const TOGETHER_BYTES_MAX: usize = 256 << 20;
+
 /// A part of an outbox with a reader of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u16);
@@ -333,6 +336,14 @@ pub fn shortened(reason: &str) -> &str {
 
 /// Refuses messages that could not be published later, before anything is written.
 pub fn check(messages: &[Message]) -> Result<(), Error> {
+    let together: usize = messages.iter().map(|message| message.payload.len()).sum();
+    if together > TOGETHER_BYTES_MAX {
+        let text = format!(
+            "{} messages have {together} bytes, and {TOGETHER_BYTES_MAX} can be written at once: write them in parts",
+            messages.len()
+        );
+        return Err(Error::new(crate::error::Kind::Misconfigured, text));
+    }
     for message in messages {
         message.check().map_err(|invalid| {
             let text = format!("message {} for {} cannot be written: {invalid}", message.id, message.topic);

@@ -5,10 +5,47 @@
 -- every statement, which took longer than the insert.
 ALTER TABLE semel_outbox ALTER COLUMN lane DROP EXPRESSION;
 
--- The lane of a message. Simple enough to become part of the statement that asks.
-CREATE FUNCTION semel_outbox_lane(id uuid, key text) RETURNS smallint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
-    SELECT ((CASE WHEN key IS NULL THEN uuid_hash_extended(id, 0) ELSE hashtextextended(key COLLATE "C", 0) END
-        & 9223372036854775807) % semel_outbox_lanes())::smallint
+-- The lane of a message. Simple enough to become part of the statement that asks; with the schema's name, so that it is
+-- found whatever the search path.
+DO $do$
+BEGIN
+    EXECUTE format($make$
+        CREATE FUNCTION semel_outbox_lane(id uuid, key text) RETURNS smallint
+        LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $sql$
+            SELECT ((
+                CASE WHEN key IS NULL THEN uuid_hash_extended(id, 0) ELSE hashtextextended(key COLLATE "C", 0) END
+                & 9223372036854775807
+            ) %% %I.semel_outbox_lanes())::smallint
+        $sql$
+    $make$, current_schema());
+    EXECUTE format($make$
+        CREATE FUNCTION semel_outbox_fill_lane() RETURNS trigger LANGUAGE plpgsql AS $body$
+        BEGIN
+            NEW.lane := %I.semel_outbox_lane(NEW.id, NEW.key);
+            RETURN NEW;
+        END
+        $body$
+    $make$, current_schema());
+END
+$do$;
+
+-- Who does not tell it (binaries from before this, a plain INSERT) has it told.
+CREATE TRIGGER semel_outbox_fill_lane BEFORE INSERT ON semel_outbox
+    FOR EACH ROW WHEN (NEW.lane IS NULL) EXECUTE FUNCTION semel_outbox_fill_lane();
+
+-- Roles that may insert messages and nothing else must be able to tell it too.
+DO $$
+DECLARE
+    writer record;
+BEGIN
+    FOR writer IN
+        SELECT DISTINCT CASE acl.grantee WHEN 0 THEN 'PUBLIC' ELSE acl.grantee::regrole::text END AS name
+        FROM pg_attribute AS a CROSS JOIN LATERAL aclexplode(a.attacl) AS acl
+        WHERE a.attrelid = 'semel_outbox'::regclass AND a.attname = 'id' AND acl.privilege_type = 'INSERT'
+    LOOP
+        EXECUTE format('GRANT INSERT (lane) ON semel_outbox TO %s', writer.name);
+    END LOOP;
+END
 $$;
 
 -- What a transaction sees in a lane and the snapshot `before` did not: transactions that began after it, and those

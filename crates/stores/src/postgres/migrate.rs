@@ -49,8 +49,7 @@ static MIGRATIONS: [Migration; 6] = [
         version: 6,
         name: "flow",
         sql: include_str!("../../migrations/postgres/0006_flow.sql"),
-        // Before it, writers left the lane to the table.
-        minimum_reader: 6,
+        minimum_reader: 1,
     },
 ];
 

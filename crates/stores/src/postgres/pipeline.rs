@@ -74,16 +74,29 @@ fn judge(answers: &[Answer], commits: bool) -> Result<(), Fault> {
 }
 
 /// Waits for all, and polls them in their order: the driver sends a statement at its first poll, and a
-/// COMMIT must not overtake.
-async fn in_order<T>(futures: Vec<Pin<Box<dyn Future<Output = T> + Send + '_>>>) -> Vec<T> {
-    let mut waiting: Vec<_> = futures.into_iter().map(|future| (future, None)).collect();
+/// COMMIT must not overtake. What fails at its first poll was never sent; then nothing after it is either, for a
+/// COMMIT would commit the rest. The connection is given up after that, by who judges the answers.
+async fn in_order(futures: Vec<Sent<'_>>) -> Vec<Answer> {
+    let mut waiting: Vec<(Sent<'_>, Option<Answer>)> =
+        futures.into_iter().map(|future| (future, None)).collect();
+    let mut sent = 0;
     poll_fn(|context| {
         let mut all = Poll::Ready(());
-        for (future, answer) in waiting.iter_mut().filter(|(_, answer)| answer.is_none()) {
+        for at in 0..waiting.len() {
+            let (future, answer) = &mut waiting[at];
+            if answer.is_some() {
+                continue;
+            }
             match future.as_mut().poll(context) {
+                Poll::Ready(Err(error)) if at == sent => {
+                    *answer = Some(Err(error));
+                    waiting.truncate(at + 1);
+                    return Poll::Ready(());
+                }
                 Poll::Ready(ready) => *answer = Some(ready),
                 Poll::Pending => all = Poll::Pending,
             }
+            sent = sent.max(at + 1);
         }
         all
     })

@@ -21,7 +21,8 @@ pub struct Settings {
     pub margin: Duration,
     /// Most messages read, published and saved together.
     pub batch: usize,
-    /// Pause between looks at an empty lane, at first.
+    /// Pause between looks at an empty lane, at first; and the shortest time from one look to the next, unless a
+    /// batch was full.
     pub poll: Duration,
     /// The same, after a while.
     pub poll_max: Duration,

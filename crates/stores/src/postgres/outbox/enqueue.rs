@@ -1,12 +1,15 @@
 //! Writing messages in the caller's own transaction.
 
-use futures_util::future::join;
+use std::ops::Deref;
+use std::pin::pin;
+
+use futures_util::future::{join, poll_immediate};
 use semel_core::error::Error;
 use semel_core::message::Message;
 use semel_core::mutant;
 use semel_core::outbox::check;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{GenericClient, Statement, Transaction};
+use tokio_postgres::{Client, GenericClient, Statement, Transaction};
 
 use super::super::connect::Param;
 use super::super::fault::Fault;
@@ -53,7 +56,13 @@ pub async fn enqueue_at(
             client.execute_typed(statement, &params).await
         }
     };
-    sent.map(drop).map_err(|error| Fault::of(&error).error())
+    sent.map(drop).map_err(|error| maybe_alone(&error))
+}
+
+/// On a client that is in no transaction the statement was one of its own: if the connection broke, it may have been
+/// committed.
+fn maybe_alone(error: &tokio_postgres::Error) -> Error {
+    Fault::of(error).with_commit().error()
 }
 
 /// The message, if it is the only one and not to be delayed.
@@ -80,7 +89,7 @@ fn are_due(messages: &[Message]) -> bool {
 ///
 /// let writer = Writer::prepare(client).await?; // once, as long as the connection lasts
 ///
-/// let transaction = client.transaction().await?;
+/// let transaction = writer.begin(client).await?;
 /// transaction.execute("UPDATE account SET cents = cents - 2000 WHERE name = 'alice'", &[]).await?;
 /// writer.commit(transaction, &[Message::new(topic, "paid").key("alice")]).await?;
 /// # Ok(())
@@ -90,6 +99,25 @@ pub struct Writer {
     one: Statement,
     now: Statement,
     any: Statement,
+}
+
+/// A transaction that is in no other. (The driver's own type may also stand for a savepoint, and a COMMIT would end what is
+/// around it as well.)
+pub struct Outermost<'a>(Transaction<'a>);
+
+impl<'a> Outermost<'a> {
+    /// The driver's own, to end it in another way.
+    pub fn into_inner(self) -> Transaction<'a> {
+        self.0
+    }
+}
+
+impl<'a> Deref for Outermost<'a> {
+    type Target = Transaction<'a>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
 }
 
 impl Writer {
@@ -119,7 +147,15 @@ impl Writer {
         if messages.is_empty() {
             return Ok(());
         }
-        self.send(client, messages).await.map_err(|error| Fault::of(&error).error())
+        self.send(client, messages).await.map_err(|error| maybe_alone(&error))
+    }
+
+    /// Begins a transaction that [`commit`](Self::commit) can end.
+    ///
+    /// # Cancellation
+    /// Safe.
+    pub async fn begin<'a>(&self, client: &'a mut Client) -> Result<Outermost<'a>, Error> {
+        client.transaction().await.map(Outermost).map_err(|error| Fault::of(&error).error())
     }
 
     /// Writes messages and commits, in one round trip: nothing is committed unless the messages were
@@ -129,21 +165,25 @@ impl Writer {
     /// other kind the transaction may be committed: only its own tables can tell. (An operation under a key tells by
     /// itself: see [`tx`](super::super::tx).)
     ///
-    /// `transaction` is the outermost one: a nested one cannot be told from it, and would commit everything around it.
-    ///
     /// # Cancellation
     /// Dropped, it is committed or not.
-    pub async fn commit(&self, transaction: Transaction<'_>, messages: &[Message]) -> Result<(), Error> {
+    pub async fn commit(&self, transaction: Outermost<'_>, messages: &[Message]) -> Result<(), Error> {
         check(messages)?;
-        // Polled in this order: a statement is sent at its first poll, and the COMMIT must not overtake.
-        let written = self.send(&transaction, messages);
-        let ended = transaction.batch_execute("COMMIT");
-        let (written, ended) = match mutant::on("outbox-commit-overtakes") {
-            true => {
+        let Outermost(transaction) = transaction;
+        let (written, ended) = {
+            let ended = transaction.batch_execute("COMMIT");
+            let mut written = pin!(self.send(&transaction, messages));
+            if mutant::on("outbox-commit-overtakes") {
                 let (ended, written) = join(ended, written).await;
                 (written, ended)
+            } else {
+                // A statement is sent at its first poll. What failed then was not, and nor may the COMMIT be.
+                match poll_immediate(&mut written).await {
+                    Some(Err(error)) => return Err(Fault::of(&error).error()),
+                    Some(Ok(())) => (Ok(()), ended.await),
+                    None => join(written, ended).await,
+                }
             }
-            false => join(written, ended).await,
         };
         // It is over, and a ROLLBACK after it would be one message too many.
         std::mem::forget(transaction);

@@ -35,7 +35,7 @@ use semel_core::outbox::{
 use semel_core::store::Pending;
 
 pub(super) use chores::create;
-pub use enqueue::{Writer, enqueue, enqueue_at};
+pub use enqueue::{Outermost, Writer, enqueue, enqueue_at};
 
 use super::connect::{Connector, get};
 use super::options::{Address, Options};

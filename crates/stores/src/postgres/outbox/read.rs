@@ -130,7 +130,7 @@ impl PostgresCursor {
                 "the database knows fewer transactions than it did: it was set back under the relay",
             ));
         }
-        Ok((snapshot, rows.iter().map(|row| entry(row, 0)).collect::<Result<_, _>>()?))
+        Ok((snapshot, rows.iter().map(fitting).collect::<Result<_, _>>()?))
     }
 
     async fn range(&self, before: &String, snapshot: String) -> Result<Batch, Error> {
@@ -155,7 +155,7 @@ impl PostgresCursor {
         ];
         let desk = &self.desk;
         let answers = desk.read(&desk.cursors, desk.call_timeout, &[(sql::WALK, &params)]).await?;
-        answers.first().ok_or_else(no_row)?.iter().map(|row| entry(row, 0)).collect()
+        answers.first().ok_or_else(no_row)?.iter().map(fitting).collect()
     }
 
     /// Letters that are due, each key's in order, at most `limit`. Notes if there are none at all any more.
@@ -215,6 +215,23 @@ impl PostgresCursor {
         }
         Ok(())
     }
+}
+
+/// Reads an entry of `tail.sql` or `walk.sql`. One in a lane that is not its key's would be out of order, and its
+/// letters in another lane than it.
+fn fitting(row: &Row) -> Result<Entry, Error> {
+    let entry = entry(row, 0)?;
+    if get(row, 11)? {
+        return Ok(entry);
+    }
+    let (id, sequence) = (entry.message.id, entry.sequence);
+    Err(Error::new(
+        Kind::Damaged,
+        format!(
+            "message {id} is in the wrong lane: who wrote it past the library? UPDATE semel_outbox SET lane = \
+             semel_outbox_lane(id, key), xid = pg_current_xact_id() WHERE sequence = {sequence}"
+        ),
+    ))
 }
 
 /// The snapshot that new messages are not visible in.

@@ -183,20 +183,20 @@ fn a_commit_that_travels_with_its_messages_takes_both_or_nothing() {
         let mut client = database.client().await;
         let writer = Writer::prepare(&client).await.unwrap();
 
-        let transaction = client.transaction().await.unwrap();
+        let transaction = writer.begin(&mut client).await.unwrap();
         transaction.batch_execute("INSERT INTO effect VALUES ('refused by the server')").await.unwrap();
         let error = writer.commit(transaction, &[message("bad", "1")]).await.unwrap_err();
         assert!(!error.outcome_is_unknown(), "{error}");
         assert_eq!(database.number(effects).await, 0, "the message was not written");
 
-        let transaction = client.transaction().await.unwrap();
+        let transaction = writer.begin(&mut client).await.unwrap();
         transaction.batch_execute("INSERT INTO effect VALUES ('refused here')").await.unwrap();
         let nonsense = message("a", "2").header("Semel", "1");
         let error = writer.commit(transaction, &[nonsense]).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Misconfigured, "{error}");
         assert_eq!(database.number(effects).await, 0);
 
-        let transaction = client.transaction().await.unwrap();
+        let transaction = writer.begin(&mut client).await.unwrap();
         transaction.batch_execute("INSERT INTO effect VALUES ('undone by an error')").await.unwrap();
         transaction.batch_execute("SELECT 1 / 0").await.unwrap_err();
         let error = writer.commit(transaction, &[]).await.unwrap_err();
@@ -205,7 +205,16 @@ fn a_commit_that_travels_with_its_messages_takes_both_or_nothing() {
             "COMMIT by itself would have rolled back and said nothing: {error}"
         );
 
-        let transaction = client.transaction().await.unwrap();
+        // More than can be written at once.
+        let transaction = writer.begin(&mut client).await.unwrap();
+        transaction.batch_execute("INSERT INTO effect VALUES ('too much')").await.unwrap();
+        let heap: Vec<_> = (0..17).map(|_| message("a", &"x".repeat(16 << 20))).collect();
+        let error = writer.commit(transaction, &heap).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Misconfigured, "{error}");
+        assert_eq!(database.number(effects).await, 0);
+        drop(heap);
+
+        let transaction = writer.begin(&mut client).await.unwrap();
         transaction.batch_execute("INSERT INTO effect VALUES ('done')").await.unwrap();
         let tomorrow = message("a", "later").deliver_after(Timestamp::from_micros(i64::MAX / 2));
         writer.commit(transaction, &[message("a", "3"), tomorrow, message("a", "4")]).await.unwrap();

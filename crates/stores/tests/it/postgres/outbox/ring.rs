@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_core::Outbox;
+use semel_core::error::Kind;
 use semel_core::outbox::{Saved, Settled};
 use semel_stores::postgres::outbox::enqueue;
 
@@ -57,24 +58,42 @@ fn a_part_is_emptied_only_when_every_lane_has_saved_that_it_is_settled() {
     });
 }
 
-// G-40: what nobody will read, because somebody wrote it past the library, is at least not removed.
+// G-40: a message without a lane gets its own; one in a lane there is not is at least not removed; one in a lane that
+// is another key's stops that lane, because it would be out of order.
 #[test]
-fn a_part_with_a_message_in_a_lane_there_is_not_stays() {
+fn a_message_written_past_the_library_is_in_its_lane_or_told() {
     with_database(async |database| {
         let outbox = connect(&database).await;
+        let into = |lane: &str, text: &str| {
+            format!(
+                "INSERT INTO semel_outbox (lane, id, topic, key, payload) \
+                 VALUES ({lane}, gen_random_uuid(), 'orders', 'a', '{text}')"
+            )
+        };
+        let mend = "UPDATE semel_outbox SET lane = semel_outbox_lane(id, key), xid = pg_current_xact_id() \
+                    WHERE lane <> semel_outbox_lane(id, key)";
         commit(&database, "a", "1").await;
-        let stray = "INSERT INTO semel_outbox (lane, id, topic, payload) \
-                     VALUES (semel_outbox_lanes(), gen_random_uuid(), 'orders', 'x')";
-        database.run(stray).await;
-        go_to_part(&database, 3).await;
-        commit(&database, "a", "2").await;
+        database.run(&into("NULL", "2")).await;
         let mut relay = Relay::of(&outbox).await;
-        assert_eq!(relay.send_all(100).await, ["1", "2"]);
-        assert_eq!(outbox.tend().await.unwrap().removed, 0);
-        database
-            .run("UPDATE semel_outbox SET lane = semel_outbox_lane(id, key), xid = pg_current_xact_id()")
-            .await;
-        assert_eq!(sorted(relay.send_all(100).await), ["1", "2", "x"], "mended by hand, all of it is new");
+        assert_eq!(relay.send_all(100).await, ["1", "2"], "in the same lane, in order");
+
+        database.run(&into("semel_outbox_lanes()", "3")).await;
+        go_to_part(&database, 3).await;
+        commit(&database, "a", "4").await;
+        assert_eq!(relay.send_all(100).await, ["4"]);
+        assert_eq!(outbox.tend().await.unwrap().removed, 0, "nobody has read one of them");
+        database.run(mend).await;
+        assert_eq!(relay.send_all(100).await, ["3"]);
+        assert_eq!(outbox.tend().await.unwrap().removed, 3);
+
+        database.run(&into("(semel_outbox_lane(NULL, 'a') + 1) % semel_outbox_lanes()", "5")).await;
+        let mut told = Vec::new();
+        for cursor in &mut relay.cursors {
+            told.extend(cursor.next(100).await.err());
+        }
+        assert_eq!(told.iter().map(|error| error.kind()).collect::<Vec<_>>(), [Kind::Damaged], "{told:?}");
+        database.run(mend).await;
+        assert_eq!(relay.send_all(100).await, ["5"]);
     });
 }
 
