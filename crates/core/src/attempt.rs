@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use crate::codec::hex;
+use crate::digest::sha256;
 use crate::lease::{Lease, Nonce, Token};
 use crate::runtime::Runtime;
 use crate::{Operation, OperationId};
@@ -130,13 +130,10 @@ impl Attempt {
 
 /// See [`Attempt::derive`]; for callers that hold only the operation's id.
 pub fn derive(operation: OperationId, step: &str, n: u32) -> String {
-    let mut hash = Sha256::new();
-    hash.update(b"semel derived key 1");
-    hash.update(operation.as_bytes());
-    hash.update((step.len() as u64).to_be_bytes());
-    hash.update(step.as_bytes());
-    hash.update(n.to_be_bytes());
-    let digest: [u8; 32] = hash.finalize().into();
+    let length = (step.len() as u64).to_be_bytes();
+    let parts: [&[u8]; 5] =
+        [b"semel derived key 1", operation.as_bytes(), &length, step.as_bytes(), &n.to_be_bytes()];
+    let digest = sha256(&parts.concat());
     let mut key = String::with_capacity(46);
     key.push_str("semel-");
     key.extend(digest[..20].iter().flat_map(|byte| hex(*byte)));

@@ -88,6 +88,7 @@ mod backoff;
 pub mod claim;
 pub mod clock;
 mod codec;
+mod digest;
 pub mod error;
 mod execute;
 pub mod fence;

@@ -5,9 +5,8 @@
 
 use std::fmt;
 
-use sha2::{Digest, Sha256};
-
 use crate::Key;
+use crate::digest::sha256;
 
 /// Longest namespace, tenant or route id, in bytes.
 pub const PART_BYTES_MAX: usize = 512;
@@ -168,14 +167,14 @@ impl fmt::Display for Operation {
 
 /// Parts are short enough for two bytes of length. Length prefixes make them unambiguous: ("ab", "c") and ("a", "bc") differ.
 fn digest(scope: &Scope, key: &Key) -> OperationId {
-    let mut hash = Sha256::new();
-    hash.update(b"semel op");
+    let mut all = Vec::with_capacity(256);
+    all.extend_from_slice(b"semel op");
     let mut part = |tag: u8, bytes: &[u8]| {
-        hash.update([tag]);
+        all.push(tag);
         if !crate::mutant::on("id-parts-unprefixed") {
-            hash.update((bytes.len() as u16).to_be_bytes());
+            all.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
         }
-        hash.update(bytes);
+        all.extend_from_slice(bytes);
     };
     if !crate::mutant::on("id-without-namespace") {
         part(1, scope.namespace.as_bytes());
@@ -189,7 +188,7 @@ fn digest(scope: &Scope, key: &Key) -> OperationId {
         part(4, scope.route.as_bytes());
     }
     part(5, key.as_str().as_bytes());
-    OperationId(hash.finalize().into())
+    OperationId(sha256(&all))
 }
 
 #[cfg(test)]

@@ -4,16 +4,20 @@
 //! sends the same bytes again. So the fingerprint of a request that was replayed is kept beside a digest of
 //! the request as it was sent: the same bytes under the same key have the same fingerprint, whoever sent
 //! them. What the store knows is not kept here; it is asked every time.
+//!
+//! That digest never leaves the process and is made under a secret of the process, so that nobody can look for
+//! two requests that share one.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::hash::Hasher;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri};
-use semel_core::{Error, Fingerprint, Key, mutant};
-use sha2::{Digest, Sha256};
+use semel_core::{Error, Fingerprint, Key, Nonce, mutant};
+use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::keys::Loaded;
 use crate::{RequestBody, Route, coding};
@@ -22,7 +26,13 @@ use crate::{RequestBody, Route, coding};
 const GROWTH_MAX: usize = 4;
 
 /// Most bytes of fingerprints a route keeps in one generation; there are at most two.
-const RECENT_BYTES_MAX: usize = 2 << 20;
+const RECENT_BYTES_MAX: usize = 4 << 20;
+
+/// A digest of a request as it was sent.
+type Raw = u128;
+
+static SECRET: LazyLock<SipHasher13> =
+    LazyLock::new(|| SipHasher13::new_with_key(Nonce::random().as_bytes()));
 
 /// What of a request may count.
 pub(crate) struct Sight<'a> {
@@ -84,11 +94,11 @@ impl<'a> Sight<'a> {
     }
 
     /// A digest of everything [`read`](Self::read) looks at, as it was sent. Each part carries its length.
-    fn raw(&self, route: &Route) -> [u8; 32] {
-        let mut digest = Sha256::new();
+    fn raw(&self, route: &Route) -> Raw {
+        let mut digest = *SECRET;
         let mut part = |bytes: &[u8]| {
-            digest.update((bytes.len() as u64).to_le_bytes());
-            digest.update(bytes);
+            digest.write_u64(bytes.len() as u64);
+            digest.write(bytes);
         };
         part(self.method.as_str().as_bytes());
         part(self.uri.path().as_bytes());
@@ -105,7 +115,7 @@ impl<'a> Sight<'a> {
         }
         part(b"body");
         part(self.body);
-        digest.finalize().into()
+        digest.finish128().as_u128()
     }
 }
 
@@ -122,13 +132,13 @@ struct Generations {
 
 struct Kept {
     loading: u64,
-    raw: [u8; 32],
+    raw: Raw,
     print: Fingerprint,
 }
 
 impl Recent {
     /// The digest is asked for only if something is kept for the key.
-    fn find(&self, key: &Key, loading: u64, raw: impl FnOnce() -> [u8; 32]) -> Option<Fingerprint> {
+    fn find(&self, key: &Key, loading: u64, raw: impl FnOnce() -> Raw) -> Option<Fingerprint> {
         let (kept_raw, print) = {
             let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let found = kept.young.get(key).or_else(|| kept.old.get(key));
@@ -138,7 +148,7 @@ impl Recent {
         (kept_raw == raw() || mutant::on("recent-print-for-any-request")).then_some(print)
     }
 
-    fn keep(&self, key: &Key, loading: u64, raw: impl FnOnce() -> [u8; 32], print: Fingerprint) {
+    fn keep(&self, key: &Key, loading: u64, raw: impl FnOnce() -> Raw, print: Fingerprint) {
         let is_kept =
             |found: Option<&Kept>| found.is_some_and(|kept| kept.loading == loading && kept.print == print);
         if is_kept(self.0.lock().unwrap_or_else(PoisonError::into_inner).young.get(key)) {

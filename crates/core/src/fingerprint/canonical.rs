@@ -1,3 +1,6 @@
+use std::cell::Cell;
+
+use super::lent::Lent;
 use super::paths::PATHS_MAX;
 
 /// Longer paths are cut for naming and for their digests. Names shown are shorter still.
@@ -13,11 +16,27 @@ const INDEX: u8 = 0xff;
 /// Whoever writes takes care that the bytes are injective: every field starts with a tag and texts carry
 /// their length.
 pub(super) struct Canonical {
-    bytes: Vec<u8>,
-    path: Vec<u8>,
-    names: Names,
-    values: Vec<(usize, usize)>,
+    bytes: Lent<u8>,
+    path: Lent<u8>,
+    // The paths of the leaves kept, one after another, and where each of them ends.
+    names: Lent<u8>,
+    leaves: Lent<Leaf>,
     truncated: bool,
+}
+
+thread_local! {
+    static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static PATH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static NAMES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static LEAVES: Cell<Vec<Leaf>> = const { Cell::new(Vec::new()) };
+}
+
+/// Where the name of a leaf ends among the names, and where its value lies.
+#[derive(Clone, Copy)]
+struct Leaf {
+    name_end: u32,
+    from: usize,
+    to: usize,
 }
 
 /// A place in the path to return to.
@@ -25,15 +44,11 @@ pub(super) struct Mark(usize);
 
 impl Canonical {
     pub(super) fn new(domain: &[u8], bytes_hint: usize) -> Self {
-        let mut bytes = Vec::with_capacity(domain.len() + bytes_hint);
+        let mut bytes = Lent::from(&BYTES);
+        bytes.reserve(domain.len() + bytes_hint);
         bytes.extend_from_slice(domain);
-        Self {
-            bytes,
-            path: Vec::with_capacity(64),
-            names: Names { text: Vec::with_capacity(1024), ends: Vec::with_capacity(PATHS_MAX) },
-            values: Vec::with_capacity(PATHS_MAX),
-            truncated: false,
-        }
+        let (path, names, leaves) = (Lent::from(&PATH), Lent::from(&NAMES), Lent::from(&LEAVES));
+        Self { bytes, path, names, leaves, truncated: false }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -46,11 +61,16 @@ impl Canonical {
 
     /// Path and canonical value of every leaf that is kept.
     pub(super) fn leaves(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        self.values.iter().enumerate().map(|(at, &(from, to))| (self.names.get(at), &self.bytes[from..to]))
+        let mut start = 0;
+        self.leaves.iter().map(move |leaf| {
+            let from = std::mem::replace(&mut start, leaf.name_end as usize);
+            (&self.names[from..leaf.name_end as usize], &self.bytes[leaf.from..leaf.to])
+        })
     }
 
-    pub(super) fn into_names(self) -> Names {
-        self.names
+    pub(super) fn names(&self) -> Names {
+        let ends = self.leaves.iter().map(|leaf| leaf.name_end).collect();
+        Names { text: self.names[..].into(), ends }
     }
 
     /// Where the next byte will be written.
@@ -138,12 +158,12 @@ impl Canonical {
 
     /// Records what was written since `from` as the value of the leaf at the current path.
     pub(super) fn leaf(&mut self, from: usize) {
-        if self.values.len() == PATHS_MAX {
+        if self.leaves.len() == PATHS_MAX {
             self.truncated = true;
             return;
         }
-        self.names.push(&self.path[..self.path.len().min(PATH_BYTES_MAX)]);
-        self.values.push((from, self.bytes.len()));
+        self.names.extend_from_slice(&self.path[..self.path.len().min(PATH_BYTES_MAX)]);
+        self.leaves.push(Leaf { name_end: self.names.len() as u32, from, to: self.bytes.len() });
     }
 
     /// A field outside the body: tag, text, and a leaf of its own.
@@ -171,19 +191,14 @@ impl Canonical {
 /// its body for the sake of naming.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Names {
-    text: Vec<u8>,
-    ends: Vec<u32>,
+    text: Box<[u8]>,
+    ends: Box<[u32]>,
 }
 
 impl Names {
     /// What they take in memory.
     pub(super) fn bytes(&self) -> usize {
-        self.text.capacity() + self.ends.capacity() * size_of::<u32>()
-    }
-
-    fn push(&mut self, path: &[u8]) {
-        self.text.extend_from_slice(path);
-        self.ends.push(self.text.len() as u32);
+        self.text.len() + self.ends.len() * size_of::<u32>()
     }
 
     fn get(&self, at: usize) -> &[u8] {

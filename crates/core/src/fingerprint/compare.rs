@@ -20,8 +20,8 @@ pub struct Fingerprint(Arc<Parts>);
 
 #[derive(PartialEq, Eq)]
 struct Parts {
-    // Never empty, the current version first.
-    prints: Vec<Print>,
+    current: Print,
+    older: Vec<Print>,
     names: Names,
 }
 
@@ -61,25 +61,28 @@ pub struct Changes {
 }
 
 impl Fingerprint {
-    pub(super) fn new(prints: Vec<Print>, names: Names) -> Self {
-        debug_assert!(!prints.is_empty(), "a fingerprinter has at least one key");
-        Self(Arc::new(Parts { prints, names }))
+    pub(super) fn new(current: Print, older: Vec<Print>, names: Names) -> Self {
+        Self(Arc::new(Parts { current, older, names }))
     }
 
     /// The print to store: the one under the current key.
     pub fn current(&self) -> &Print {
-        &self.0.prints[0]
+        &self.0.current
     }
 
     /// The print under one key version.
     pub fn under(&self, version: u32) -> Option<&Print> {
-        self.0.prints.iter().find(|print| print.version == version)
+        self.prints().find(|print| print.version == version)
     }
 
     /// What it takes in memory, roughly, for whoever keeps many.
     pub fn bytes(&self) -> usize {
-        let prints = self.0.prints.iter().map(|print| size_of::<Print>() + print.paths.encode().len());
+        let prints = self.prints().map(|print| size_of::<Print>() + print.paths.encode().len());
         prints.sum::<usize>() + self.0.names.bytes()
+    }
+
+    fn prints(&self) -> impl Iterator<Item = &Print> {
+        std::iter::once(&self.0.current).chain(&self.0.older)
     }
 
     /// Compares with a stored print, under the version of the stored one.
@@ -126,7 +129,9 @@ impl Fingerprint {
 
 impl fmt::Debug for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fingerprint").field("prints", &self.0.prints).finish_non_exhaustive()
+        f.debug_struct("Fingerprint")
+            .field("prints", &self.prints().collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,4 +1,7 @@
+use std::cell::Cell;
 use std::str;
+
+use super::lent::Lent;
 
 /// Deeper documents are compared as bytes.
 pub(super) const DEPTH_MAX: usize = 128;
@@ -18,8 +21,14 @@ const NODES_MAX: usize = 1 << 20;
 pub(super) struct Document<'a> {
     source: &'a [u8],
     // Strings and names that had escapes, one after another.
-    decoded: Vec<u8>,
-    nodes: Vec<Node>,
+    decoded: Lent<u8>,
+    nodes: Lent<Node>,
+}
+
+thread_local! {
+    static NODES: Cell<Vec<Node>> = const { Cell::new(Vec::new()) };
+    static DECODED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static OPEN: Cell<Vec<Open>> = const { Cell::new(Vec::new()) };
 }
 
 /// A value: its place in the list.
@@ -62,8 +71,8 @@ impl<'a> Document<'a> {
         if source.len() > BYTES_MAX || str::from_utf8(source).is_err() {
             return None;
         }
-        let nodes = Vec::with_capacity((source.len() / 16).clamp(4, 1 << 12));
-        let mut reader = Reader { source, at: 0, decoded: Vec::new(), nodes, open: Vec::with_capacity(8) };
+        let (nodes, decoded, open) = (Lent::from(&NODES), Lent::from(&DECODED), Lent::from(&OPEN));
+        let mut reader = Reader { source, at: 0, decoded, nodes, open };
         reader.document()?;
         Some(Self { source, decoded: reader.decoded, nodes: reader.nodes })
     }
@@ -112,10 +121,10 @@ impl<'a> Document<'a> {
 struct Reader<'a> {
     source: &'a [u8],
     at: usize,
-    decoded: Vec<u8>,
-    nodes: Vec<Node>,
+    decoded: Lent<u8>,
+    nodes: Lent<Node>,
     // The containers around the current place. A list instead of recursion: the depth is the sender's choice.
-    open: Vec<Open>,
+    open: Lent<Open>,
 }
 
 #[derive(Clone, Copy)]

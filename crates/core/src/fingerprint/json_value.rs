@@ -1,5 +1,8 @@
+use std::cell::Cell;
+
 use super::canonical::Canonical;
 use super::json::{Document, Id, Kind};
+use super::lent::Lent;
 use super::pointer::{Cursor, Pointers, Step};
 
 /// Writes a document's value: members by name, those of one name as written, and nothing of the spelling but
@@ -8,7 +11,7 @@ use super::pointer::{Cursor, Pointers, Step};
 /// Every value starts with its tag, texts carry their length and containers their end, so that two documents
 /// give the same bytes only if they are the same value.
 pub(super) fn write(document: &Document<'_>, exclusions: &Pointers, out: &mut Canonical) {
-    Writer { document, exclusions, out, order: Vec::new() }.value(0, exclusions.root());
+    Writer { document, exclusions, out, order: Lent::from(&ORDER) }.value(0, exclusions.root());
 }
 
 struct Writer<'a> {
@@ -16,7 +19,11 @@ struct Writer<'a> {
     exclusions: &'a Pointers,
     out: &'a mut Canonical,
     // The members still to be written of every object around the current place, one stack for all of them.
-    order: Vec<Member>,
+    order: Lent<Member>,
+}
+
+thread_local! {
+    static ORDER: Cell<Vec<Member>> = const { Cell::new(Vec::new()) };
 }
 
 /// A member and the first bytes of its name, which nearly always tell it from its neighbours.

@@ -1,12 +1,11 @@
 use std::fmt;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use siphasher::sip::SipHasher13;
 
 use super::canonical::Canonical;
 use super::error::Error;
 use super::paths::{Paths, Print};
+use crate::digest::Mac;
 
 /// One secret key for fingerprints, with the version that stored prints carry.
 ///
@@ -46,14 +45,14 @@ impl fmt::Debug for HashKey {
 /// A key made ready: the HMAC state after its key block, and the two SipHash keys derived from the secret.
 pub(super) struct Keyed {
     pub(super) version: u32,
-    mac: Hmac<Sha256>,
+    mac: Mac,
     path: SipHasher13,
     value: SipHasher13,
 }
 
 impl Keyed {
     pub(super) fn new(key: &HashKey) -> Self {
-        let mac = Hmac::<Sha256>::new_from_slice(&key.secret).expect("HMAC takes keys of any length");
+        let mac = Mac::new(&key.secret);
         Self {
             version: key.version,
             path: SipHasher13::new_with_key(&derive(&mac, b"semel path digest 2")),
@@ -63,8 +62,6 @@ impl Keyed {
     }
 
     pub(super) fn print(&self, canonical: &Canonical) -> Print {
-        let mut mac = self.mac.clone();
-        mac.update(canonical.bytes());
         let mut paths = Paths::with_capacity(canonical.leaves().len(), canonical.is_truncated());
         for (path, value) in canonical.leaves() {
             let path = self.path.hash(path);
@@ -72,12 +69,12 @@ impl Keyed {
             // not show as equal digests.
             paths.push(low_half(path), low_half(self.value.hash(value) ^ path >> 32));
         }
-        Print { version: self.version, digest: mac.finalize().into_bytes().into(), paths: paths.into() }
+        Print { version: self.version, digest: self.mac.of(canonical.bytes()), paths: paths.into() }
     }
 }
 
-fn derive(mac: &Hmac<Sha256>, purpose: &[u8]) -> [u8; 16] {
-    let derived: [u8; 32] = mac.clone().chain_update(purpose).finalize().into_bytes().into();
+fn derive(mac: &Mac, purpose: &[u8]) -> [u8; 16] {
+    let derived = mac.of(purpose);
     let mut key = [0; 16];
     key.copy_from_slice(&derived[..16]);
     key

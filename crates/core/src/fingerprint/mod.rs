@@ -44,6 +44,7 @@ mod form;
 mod json;
 mod json_value;
 mod key;
+mod lent;
 mod media;
 mod multipart;
 mod paths;
@@ -130,8 +131,9 @@ impl Fingerprinter {
     }
 
     fn seal(&self, canonical: Canonical) -> Fingerprint {
-        let prints = self.keys.iter().map(|key| key.print(&canonical)).collect();
-        Fingerprint::new(prints, canonical.into_names())
+        let (current, older) = self.keys.split_first().expect("a fingerprinter has at least one key");
+        let older = older.iter().map(|key| key.print(&canonical)).collect();
+        Fingerprint::new(current.print(&canonical), older, canonical.names())
     }
 }
 

@@ -1,12 +1,11 @@
 use std::fmt;
 
-use sha2::{Digest, Sha256};
-
 use super::canonical::Canonical;
 use super::json::Document;
 use super::media::Media;
 use super::pointer::Pointers;
 use super::{form, json_value, multipart};
+use crate::digest::sha256;
 
 // The number is the version of the canonical form. Another form needs another domain, and then every stored
 // print differs from every new one; so it may only change together with the key versions in use.
@@ -170,5 +169,5 @@ impl<'a> Body<'a> {
 /// Stands for content that may be large: it is read once, however many key versions there are, and never
 /// copied.
 pub(super) fn content_digest(content: &[u8]) -> [u8; 32] {
-    Sha256::digest(content).into()
+    sha256(content)
 }

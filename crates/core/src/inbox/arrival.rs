@@ -5,8 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use sha2::{Digest, Sha256};
 
+use crate::digest::sha256;
 use crate::message::Header;
 use crate::mutant;
 use crate::outbox::Term;
@@ -138,7 +138,7 @@ fn indexable(key: &str) -> Cow<'_, str> {
     if key.len() <= ORDERING_KEY_BYTES_MAX && !key.chars().any(char::is_control) {
         return key.into();
     }
-    let hash = Sha256::digest(key.as_bytes());
+    let hash = sha256(key.as_bytes());
     hash.iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}")).into()
 }
 
@@ -200,7 +200,7 @@ pub struct Fence {
 impl Fence {
     /// For a message of a lane of this store.
     pub fn new(store_id: &[u8; 16], term: Term, sequence: u64) -> Self {
-        let hash = Sha256::new().chain_update(store_id).chain_update(term.lane.0.to_be_bytes()).finalize();
+        let hash = sha256(&[&store_id[..], &term.lane.0.to_be_bytes()].concat());
         let first: [u8; 8] = std::array::from_fn(|at| hash[at]);
         // Databases have signed numbers.
         let lane = u64::from_be_bytes(first) >> 1;
@@ -257,7 +257,7 @@ impl Arrival {
         let fence = message.header(FENCE_HEADER).and_then(Fence::parse);
         let hash = match mutant::on("inbox-conflict-skipped") {
             true => [0; 32],
-            false => Sha256::digest(&message.payload).into(),
+            false => sha256(&message.payload),
         };
         Self { id, hash, fence, message, letter: None, tries: 0 }
     }
