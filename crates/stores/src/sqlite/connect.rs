@@ -13,8 +13,8 @@ use super::error::Fault;
 /// The first release in which a checkpoint beside a writer cannot corrupt the file.
 const SQLITE_VERSION_MIN: i32 = 3_051_003;
 
-/// Page cache of a connection that writes, in KiB. Not larger: a commit after which a tree was
-/// rebalanced walks through all of it, and what is not here is in the system's cache.
+/// Page cache of a connection that writes, in KiB. Not larger: in a file under 1 GiB, a commit after
+/// which a tree was rebalanced walks through all of it, and what is not here is in the system's cache.
 const WRITER_CACHE_KIB: i64 = 16 * 1024;
 
 /// Statements kept prepared; more than there are `.sql` files.
@@ -134,6 +134,16 @@ pub(super) fn be_patient(busy_timeout: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_busy_connection_does_not_take_the_page_cache_of_others() {
+        // Set for all builds of this repository in .cargo/config.toml; another release may name it otherwise.
+        let conn = Connection::open_in_memory().unwrap();
+        let shared: bool = conn
+            .query_row("SELECT sqlite_compileoption_used('ENABLE_MEMORY_MANAGEMENT')", [], |row| row.get(0))
+            .unwrap();
+        assert!(!shared);
+    }
 
     #[test]
     fn every_connection_has_a_log_and_syncs_each_commit() {

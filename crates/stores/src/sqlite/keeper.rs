@@ -10,7 +10,7 @@ use semel_core::mutant;
 use semel_core::store::Mark;
 
 use super::error::Fault;
-use super::shared::{Shared, Woken};
+use super::shared::{CHECKPOINT_EVERY_PAGES, Shared, Woken};
 use super::witness::Witness;
 
 /// The witness lags at most about this far behind.
@@ -22,17 +22,15 @@ const LOG_PAGES_MAX: u32 = 16_384;
 /// A log longer than this is worth a warning: something keeps it from being started over.
 const LOG_PAGES_WARN: u32 = 16 * LOG_PAGES_MAX;
 
-/// Passes over what the writer added during the pass before, until little is left.
-const PASSES_MAX: u32 = 8;
-
 /// Runs until the store closes.
 pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
     super::connect::be_patient(shared.options.busy_timeout);
     let mut witness_due = Instant::now();
+    let mut length = 0;
     loop {
         let woken = shared.bell.wait(witness_due.saturating_duration_since(Instant::now()));
         if woken == Woken::Rung {
-            shorten_log(&shared, &conn);
+            length = shorten_log(&shared, &conn, length);
         }
         if woken != Woken::Rung || Instant::now() >= witness_due {
             see(&shared, &conn);
@@ -53,35 +51,31 @@ pub(super) fn checkpoint(conn: &Connection) -> Result<(u32, u32), Fault> {
     Ok(statement.query_row([], |row| Ok((pages(row.get(1)?), pages(row.get(2)?))))?)
 }
 
-/// Moves the log into the database file while the writer goes on. The log can start over only at a
-/// moment when all of it has been moved; under load that moment never comes by itself, so the
-/// writer is asked for it, once there is little left to move and the file is synced.
-fn shorten_log(shared: &Shared, conn: &Connection) {
-    let mut length = 0;
-    for _ in 0..PASSES_MAX {
-        match checkpoint(conn) {
-            Ok((pages, moved)) => {
-                length = pages;
-                if pages == moved {
-                    break;
-                }
-            }
-            Err(fault) => {
-                tracing::warn!(database = %at(shared), %fault, "the log could not be moved into the database");
-                break;
-            }
+/// Moves the log into the database file while the writer goes on, and says how long the log is. It can
+/// start over only at a moment when all of it has been moved; under load that moment never comes by
+/// itself, so the writer is asked for it, once there is little left to move.
+///
+/// A crash here loses nothing: SQLite lets the log start over only when what was moved is synced.
+fn shorten_log(shared: &Shared, conn: &Connection, before: u32) -> u32 {
+    let (length, moved) = match checkpoint(conn) {
+        Ok(pages) => pages,
+        Err(fault) => {
+            tracing::warn!(database = %at(shared), %fault, "the log could not be moved into the database");
+            (0, 0)
         }
-    }
+    };
     shared.log_was_moved_at(length);
-    if length >= LOG_PAGES_MAX {
+    // What a reader holds back, the writer could not move either.
+    if length >= LOG_PAGES_MAX && length.saturating_sub(moved) <= CHECKPOINT_EVERY_PAGES {
         shared.finish_log.store(true, Ordering::Relaxed);
     }
-    if length >= LOG_PAGES_WARN {
+    if length >= LOG_PAGES_WARN && length / LOG_PAGES_MAX > before / LOG_PAGES_MAX {
         tracing::warn!(
             database = %at(shared), pages = length,
             "the log keeps growing: look for a process that holds a read transaction open"
         );
     }
+    length
 }
 
 /// Remembers how far the store has come, unless it went back: then the witness must not follow.

@@ -11,8 +11,11 @@ use semel_core::store::Mark;
 use super::Options;
 use super::place::Place;
 
-/// The log is moved into the database file whenever it has grown by this many pages.
-const CHECKPOINT_EVERY_PAGES: u32 = 4096;
+/// The log is moved into the database file whenever it has grown by this many pages. Few: SQLite
+/// syncs the file only after a pass that no commit overtook, and what has not been synced by then
+/// is synced at once, when the log starts over and everybody waits. Where syncs are slow, more
+/// comes together meanwhile and the passes become longer by themselves.
+pub(super) const CHECKPOINT_EVERY_PAGES: u32 = 128;
 
 /// One per open store.
 pub(super) struct Shared {
