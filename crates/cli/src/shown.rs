@@ -27,6 +27,28 @@ pub(crate) enum State {
     Tombstone,
 }
 
+/// What became of a subject's key when all of the subject was purged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum SubjectKey {
+    /// It is gone; what it sealed is unreadable, wherever a copy is.
+    Forgotten,
+    /// The subject had none.
+    None,
+    /// Nobody looked: no place of subjects' keys is configured, or none was named.
+    NoPlace,
+}
+
+impl SubjectKey {
+    pub(crate) fn of(forgotten: Option<semel::subject::Forgotten>) -> Self {
+        match forgotten {
+            Some(semel::subject::Forgotten::Key) => Self::Forgotten,
+            Some(semel::subject::Forgotten::Nothing) => Self::None,
+            None => Self::NoPlace,
+        }
+    }
+}
+
 /// The states by name.
 pub(crate) const STATES: [(State, semel::State, &str); 5] = [
     (State::InProgress, semel::State::InProgress, "in_progress"),
@@ -223,7 +245,7 @@ impl Answer {
         let stored_bytes = Some(stored.len() as u64);
         match seal::open(stored, id, None) {
             Ok(outcome) => Self::open(&outcome, bodies),
-            Err(Unreadable::KeyMissing { key }) => {
+            Err(Unreadable::KeyMissing { key } | Unreadable::SubjectKeyMissing { key }) => {
                 Self { sealed: true, seal_key: Some(key), stored_bytes, ..Self::default() }
             }
             Err(damage) => Self { unreadable: Some(damage.to_string()), stored_bytes, ..Self::default() },

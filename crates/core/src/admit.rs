@@ -1,5 +1,6 @@
 //! Who may run: asks the store until it has answered, and turns its answer into a decision.
 
+use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +14,13 @@ use crate::error::{Error, Kind};
 use crate::execute::Inner;
 use crate::fingerprint::{Changes, Comparison, Fingerprint};
 use crate::lease::{Lease, Nonce};
-use crate::outcome::{Body, Outcome};
+use crate::outcome::{Body, Outcome, Unreadable};
 use crate::policy::{DEFAULTS, Outage};
 use crate::runtime::within;
+use crate::subject::NotRead;
 use crate::tally::Tally;
 use crate::verbs::Release;
-use crate::{Key, Operation, Policy, Scope, mutant};
+use crate::{Key, Operation, Policy, Scope, mutant, seal, subject};
 
 /// One call of `run`, with the nonce it keeps through every repetition.
 pub(crate) struct Call {
@@ -26,6 +28,8 @@ pub(crate) struct Call {
     pub(crate) fingerprint: Fingerprint,
     pub(crate) policy: Policy,
     pub(crate) nonce: Nonce,
+    /// The key of its subject, where there is one; there before anything runs.
+    pub(crate) key: Option<Arc<subject::Key>>,
 }
 
 /// A lease, and when on our own monotonic clock it was asked for.
@@ -44,7 +48,8 @@ pub(crate) enum Admission {
 
 impl Call {
     pub(crate) fn new(scope: Scope, key: Key, fingerprint: Fingerprint, policy: Policy) -> Self {
-        Self { operation: Arc::new(Operation::new(scope, key)), fingerprint, policy, nonce: Nonce::random() }
+        let operation = Arc::new(Operation::new(scope, key));
+        Self { operation, fingerprint, policy, nonce: Nonce::random(), key: None }
     }
 
     fn request(&self) -> Request {
@@ -155,6 +160,12 @@ impl Inner {
                     }
                     None => return Err(Refusal::Incomparable { version }),
                 },
+                Ok(Claim::Completed { outcome, .. }) if seal::subject_key(&outcome).is_some() => {
+                    // Whoever waited may hold a key that was forgotten meanwhile.
+                    let trusted = waiting.is_none() || mutant::on("waiter-reads-what-was-forgotten");
+                    let in_hand = call.key.as_deref().filter(|_| trusted);
+                    return Box::pin(self.replay_by_key(call, &outcome, in_hand)).await;
+                }
                 Ok(claim) => return self.judge(call, claim),
                 Err(error) => {
                     let now = self.runtime.elapsed();
@@ -198,7 +209,11 @@ impl Inner {
 
     pub(crate) fn replay(&self, call: &Call, stored: &bytes::Bytes) -> Result<Admission, Refusal> {
         Tally::count(&self.tally.replayed);
-        match call.policy.read(stored, call.operation.id()) {
+        self.told(call, call.policy.open(stored, call.operation.id()))
+    }
+
+    fn told(&self, call: &Call, read: Result<Outcome, Unreadable>) -> Result<Admission, Refusal> {
+        match read {
             Ok(Outcome { status, body: Body::NotKept { .. }, .. }) => Err(Refusal::BodyNotKept { status }),
             Ok(outcome) => Ok(Admission::Replay(outcome)),
             Err(_) if mutant::on("unreadable-runs-again") => Ok(Admission::Unprotected),
@@ -207,6 +222,74 @@ impl Inner {
                 Err(Refusal::Unreadable(why))
             }
         }
+    }
+
+    /// What was sealed with a subject's key. A key that is gone is one thing, a place that does not answer
+    /// another: only the first is for good.
+    pub(crate) async fn replay_by_key(
+        &self,
+        call: &Call,
+        stored: &bytes::Bytes,
+        in_hand: Option<&subject::Key>,
+    ) -> Result<Admission, Refusal> {
+        let id = call.operation.id();
+        let in_hand = in_hand.filter(|key| seal::subject_key(stored) == Some(key.id()));
+        let read = match in_hand {
+            Some(key) => seal::open_with(stored, id, key),
+            None => {
+                let ask = || async {
+                    match call.policy.read(stored, id).await {
+                        Err(NotRead::Away(error)) if !mutant::on("key-place-away-is-unreadable") => {
+                            Err(error)
+                        }
+                        Err(NotRead::Away(_)) => Ok(Err(Unreadable::Damaged { what: "nobody knows" })),
+                        Err(NotRead::Unreadable(why)) => Ok(Err(why)),
+                        Ok(outcome) => Ok(Ok(outcome)),
+                    }
+                };
+                self.of_the_key_place(call, ask).await.map_err(|error| self.no_key(call, &error))?
+            }
+        };
+        Tally::count(&self.tally.replayed);
+        self.told(call, read)
+    }
+
+    /// The key of the call's subject, before anything is claimed.
+    pub(crate) async fn subject_key(&self, call: &Call) -> Result<Option<Arc<subject::Key>>, Error> {
+        let key = self.of_the_key_place(call, || call.policy.subject_key()).await?;
+        Ok(key.map(Arc::new))
+    }
+
+    /// Asks the key place until it has answered, or the caller's patience is over.
+    async fn of_the_key_place<T, Asked>(&self, call: &Call, ask: impl Fn() -> Asked) -> Result<T, Error>
+    where
+        Asked: Future<Output = Result<T, Error>>,
+    {
+        let patience = call.policy.settings().store_patience;
+        let (start, mut backoff) = (self.runtime.elapsed(), Backoff::new(call.nonce));
+        loop {
+            let left = patience.saturating_sub(self.runtime.elapsed() - start);
+            let error = match within(&*self.runtime, left, pin!(ask())).await {
+                Ok(Ok(answer)) => return Ok(answer),
+                Ok(Err(error)) if error.is_retryable() || error.outcome_is_unknown() => error,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    let sentence = format!("the place of subjects' keys did not answer within {patience:?}");
+                    return Err(Error::new(Kind::TimedOut, sentence));
+                }
+            };
+            if self.runtime.elapsed() - start >= patience {
+                return Err(error);
+            }
+            self.runtime.sleep(backoff.next_pause()).await;
+        }
+    }
+
+    /// Nothing runs without its key, whatever the policy says about outages of the store.
+    pub(crate) fn no_key(&self, call: &Call, error: &Error) -> Refusal {
+        Tally::count(&self.tally.unavailable);
+        tracing::warn!(operation = %call.operation, %error, "the key of its subject cannot be had; nothing was run");
+        Refusal::StoreUnavailable { retry_after: self.tally.retry_after(call.operation.scope().route()) }
     }
 
     pub(crate) fn in_flight(&self, call: &Call) -> Refusal {

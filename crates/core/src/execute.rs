@@ -69,8 +69,16 @@ impl Once {
         Effect: FnOnce(Attempt) -> Work + Send + 'static,
         Work: Future<Output: Into<Ending>> + Send + 'static,
     {
-        let call = Call::new(scope, key, fingerprint, policy.clone());
+        let mut call = Call::new(scope, key, fingerprint, policy.clone());
         let running = self.0.track.enter();
+        if policy.wants_subject_key() {
+            // Before the claim: nothing may run whose outcome could not be sealed.
+            call.key = match Box::pin(self.0.subject_key(&call)).await {
+                Ok(key) => key,
+                Err(_) if mutant::on("runs-without-its-subjects-key") => None,
+                Err(error) => return Box::pin(self.0.without_key(&call, &error)).await,
+            };
+        }
         match self.0.admit(&call).await? {
             Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
             Admission::Run(grant) if self.0.is_over(grant) && !mutant::on("stale-grant-runs") => {

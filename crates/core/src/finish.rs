@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use crate::admit::{Admission, Call, Grant};
 use crate::answer::{Answer, Ending, Origin, Refusal};
 use crate::backoff::Backoff;
+use crate::error::Error;
 use crate::execute::Inner;
 use crate::lease::Nonce;
 use crate::outcome::{Body, Outcome};
@@ -78,7 +79,6 @@ impl Inner {
         ttl_min: Option<Duration>,
         tell: Tell,
     ) {
-        let settings = call.policy.settings();
         let holder = grant.lease.holder;
         let kept = call.policy.kept(&outcome);
         if mutant::on("large-body-forgotten") && matches!(kept.body, Body::NotKept { .. }) {
@@ -87,7 +87,8 @@ impl Inner {
             self.insist(call.nonce, || self.store.release(&forgotten)).await;
             return;
         }
-        let sealed = seal::close(&kept, call.operation.id(), settings.keys.as_ref());
+        // With the key in hand, also if it was forgotten while the effect ran: then nobody will read it.
+        let sealed = call.policy.seal(&kept, call.operation.id(), call.key.as_deref());
         let complete = Complete { holder, outcome: sealed, ttl_min };
         let mut tell = Some(tell);
         if mutant::on("success-before-stored")
@@ -119,6 +120,19 @@ impl Inner {
         self.what_counts(call).await
     }
 
+    /// The key of the call's subject cannot be had. What happened before is told as it is; nothing runs.
+    pub(crate) async fn without_key(&self, call: &Call, error: &Error) -> Result<Answer, Refusal> {
+        let refusal = self.no_key(call, error);
+        // A place that is away could not tell what it knows of the stored outcome either.
+        if error.is_retryable() || error.outcome_is_unknown() {
+            return Err(refusal);
+        }
+        match self.what_counts(call).await {
+            Err(Refusal::OutcomeUnknown { .. }) => Err(refusal),
+            told => told,
+        }
+    }
+
     /// What the attempt that counts has come to.
     async fn what_counts(&self, call: &Call) -> Result<Answer, Refusal> {
         let patience = call.policy.settings().store_patience;
@@ -129,7 +143,12 @@ impl Inner {
         };
         match record.unwrap_or(Ok(None)) {
             Ok(Some(record)) if ours(&record) => {
-                match self.replay(call, &record.outcome.unwrap_or_default())? {
+                let stored = record.outcome.unwrap_or_default();
+                let replay = match seal::subject_key(&stored) {
+                    Some(_) => Box::pin(self.replay_by_key(call, &stored, None)).await,
+                    None => self.replay(call, &stored),
+                };
+                match replay? {
                     Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
                     _ => Err(NOT_KNOWN),
                 }

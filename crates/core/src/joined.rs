@@ -14,13 +14,14 @@ use bytes::Bytes;
 use crate::answer::Refusal;
 use crate::claim::{Claim, Request};
 use crate::clock::Timestamp;
+use crate::error::{Error, Kind};
 use crate::fingerprint::{Changes, Comparison, Fingerprint};
 use crate::lease::{Holder, Nonce};
-use crate::outcome::{Body, Outcome};
+use crate::outcome::{Body, Outcome, Unreadable};
 use crate::policy::DEFAULTS;
 use crate::record::{Moment, Record, State, Verb};
 use crate::verbs::Complete;
-use crate::{Key, Operation, OperationId, Policy, Scope, mutant};
+use crate::{Key, Operation, OperationId, Policy, Scope, mutant, seal, subject};
 
 /// A wish to run once in a transaction: everything but the database. Make one per attempt; its nonce is
 /// what tells the attempt from others.
@@ -30,13 +31,36 @@ pub struct Call {
     fingerprint: Fingerprint,
     policy: Policy,
     nonce: Nonce,
+    key: Option<Arc<subject::Key>>,
 }
 
 impl Call {
     /// An attempt at an operation, with a nonce of its own.
     pub fn new(scope: Scope, key: Key, fingerprint: Fingerprint, policy: &Policy) -> Self {
         let operation = Arc::new(Operation::new(scope, key));
-        Self { operation, fingerprint, policy: policy.clone(), nonce: Nonce::random() }
+        Self { operation, fingerprint, policy: policy.clone(), nonce: Nonce::random(), key: None }
+    }
+
+    /// The same attempt with the key of its subject in hand. Needed before the transaction begins where
+    /// [subjects have keys](crate::policy::Builder::subject_keys): within it nobody else is asked. Elsewhere it
+    /// asks nobody and changes nothing.
+    ///
+    /// # Cancellation
+    /// Safe. A key may have been made; the next call finds it.
+    pub async fn with_subject_key(self) -> Result<Self, Error> {
+        let key = self.policy.subject_key().await?.map(Arc::new);
+        Ok(Self { key, ..self })
+    }
+
+    /// For stores, before anything else: nothing begins whose outcome could not be sealed.
+    pub fn check(&self) -> Result<(), Error> {
+        if self.key.is_some() || !self.policy.wants_subject_key() || mutant::on("joined-without-subject-key")
+        {
+            return Ok(());
+        }
+        let sentence =
+            "the call has no key of its subject; await `with_subject_key` before the transaction begins";
+        Err(Error::new(Kind::Misconfigured, sentence))
     }
 
     /// The same wish as another attempt: after a rollback, say, when the transaction is tried again.
@@ -68,14 +92,23 @@ impl Call {
 
     /// The bytes to keep of an outcome: within the policy's limit, redacted, encoded, sealed.
     pub fn prepare(&self, outcome: &Outcome) -> Bytes {
-        self.policy.prepare(outcome, self.operation.id())
+        self.policy.seal(&self.policy.kept(outcome), self.operation.id(), self.key.as_deref())
     }
 
-    /// What to tell a client who is not to run: the stored outcome, or why there is none.
+    fn read(&self, stored: &Bytes) -> Result<Outcome, Unreadable> {
+        let in_hand = self.key.as_deref().filter(|key| seal::subject_key(stored) == Some(key.id()));
+        match in_hand {
+            Some(key) => seal::open_with(stored, self.operation.id(), key),
+            None => self.policy.open(stored, self.operation.id()),
+        }
+    }
+
+    /// What to tell a client who is not to run: the stored outcome, or why there is none. An outcome that was
+    /// sealed with another subject's key than the one in hand, or with one that was forgotten, is unreadable here.
     pub fn told(&self, claim: Claim) -> Result<Outcome, Refusal> {
         let (soon, late) = (DEFAULTS.retry_after_min, DEFAULTS.retry_after_max);
         match claim {
-            Claim::Completed { outcome, .. } => match self.policy.read(&outcome, self.operation.id()) {
+            Claim::Completed { outcome, .. } => match self.read(&outcome) {
                 Ok(Outcome { status, body: Body::NotKept { .. }, .. }) => {
                     Err(Refusal::BodyNotKept { status })
                 }

@@ -76,6 +76,15 @@ pub enum Unreadable {
         /// The key's id.
         key: String,
     },
+    /// Sealed with the key of a subject, and that key is not there.
+    #[error(
+        "the outcome is sealed with a subject's key, {key}, which is not in the key place: it was forgotten on \
+         request, or another place is configured"
+    )]
+    SubjectKeyMissing {
+        /// The key's id, which says nothing of the subject.
+        key: String,
+    },
     /// The key is there, the seal does not open: wrong key under this id, or altered bytes.
     #[error("the outcome's seal does not open with key {key:?}: wrong key under this id, or altered data")]
     SealBroken {

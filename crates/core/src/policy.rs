@@ -8,10 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::OperationId;
+use crate::error::Error;
 use crate::fingerprint::{self, Pointers};
 use crate::outcome::{Body, Outcome, Unreadable};
 use crate::record::{Recovery, Terms};
 use crate::seal::{self, Keyring};
+use crate::subject::{self, NotRead, Place, SubjectId, SubjectKeys};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
@@ -99,6 +101,7 @@ pub(crate) struct Settings {
     pub(crate) request_bytes_max: usize,
     pub(crate) outcome_bytes_max: usize,
     pub(crate) keys: Option<Keyring>,
+    pub(crate) subject_keys: Option<Place>,
     pub(crate) redaction: Redaction,
     pub(crate) subject: Option<Box<str>>,
 }
@@ -139,6 +142,7 @@ impl Policy {
             request_bytes_max: DEFAULTS.request_bytes_max,
             outcome_bytes_max: DEFAULTS.outcome_bytes_max,
             keys: None,
+            subject_keys: None,
             redaction: Redaction::default(),
             subject: None,
         })
@@ -164,7 +168,8 @@ impl Policy {
         self.0.wait
     }
 
-    /// The same policy for one subject: outcomes can then be purged by that name.
+    /// The same policy for one subject: outcomes can then be purged by that name, and are sealed with a key of
+    /// its own where there are [subject keys](Builder::subject_keys).
     pub fn for_subject(&self, subject: &str) -> Self {
         Self(Arc::new(Settings { subject: Some(subject.into()), ..(*self.0).clone() }))
     }
@@ -173,13 +178,67 @@ impl Policy {
         &self.0
     }
 
-    /// The bytes a store keeps of an outcome: within the limit, redacted, encoded, sealed.
-    pub fn prepare(&self, outcome: &Outcome, operation: OperationId) -> Bytes {
-        seal::close(&self.kept(outcome), operation, self.0.keys.as_ref())
+    /// Whether outcomes are sealed with a key of the policy's subject. It must be there before anything runs.
+    pub fn wants_subject_key(&self) -> bool {
+        self.0.subject_keys.is_some() && self.0.subject.is_some() && self.0.keys.is_some()
     }
 
-    /// Reads back what [`prepare`](Self::prepare) made.
-    pub fn read(&self, stored: &Bytes, operation: OperationId) -> Result<Outcome, Unreadable> {
+    /// The key of the policy's subject, made if there is none; `None` if outcomes are sealed without one.
+    ///
+    /// # Cancellation
+    /// Safe. A key may have been made; the next call finds it.
+    pub async fn subject_key(&self) -> Result<Option<subject::Key>, Error> {
+        self.key_of(self.0.subject.as_deref()).await
+    }
+
+    async fn key_of(&self, subject: Option<&str>) -> Result<Option<subject::Key>, Error> {
+        let (Some(subject), Some(place), Some(ring)) = (subject, &self.0.subject_keys, &self.0.keys) else {
+            return Ok(None);
+        };
+        if crate::mutant::on("subject-key-unused") {
+            return Ok(None);
+        }
+        subject::obtain(SubjectId::of(subject), &*place.0, ring).await.map(Some)
+    }
+
+    /// The bytes a store keeps of an outcome: within the limit, redacted, encoded, and sealed, with the
+    /// subject's key if the operation has a subject and subjects have keys. Fails only if the key place does.
+    ///
+    /// # Cancellation
+    /// Safe. A key may have been made; the next call finds it.
+    pub async fn prepare(
+        &self,
+        outcome: &Outcome,
+        operation: OperationId,
+        subject: Option<&str>,
+    ) -> Result<Bytes, Error> {
+        let key = self.key_of(subject).await?;
+        Ok(self.seal(&self.kept(outcome), operation, key.as_ref()))
+    }
+
+    /// Seals what is kept with the key in hand, or else with the ring.
+    pub(crate) fn seal(&self, kept: &Outcome, operation: OperationId, key: Option<&subject::Key>) -> Bytes {
+        match key {
+            Some(key) => seal::close_for(kept, operation, key),
+            None => seal::close(kept, operation, self.0.keys.as_ref()),
+        }
+    }
+
+    /// Reads back what a store keeps, whoever's key sealed it.
+    ///
+    /// # Cancellation
+    /// Safe; it only reads.
+    pub async fn read(&self, stored: &Bytes, operation: OperationId) -> Result<Outcome, NotRead> {
+        let Settings { keys, subject_keys, .. } = &*self.0;
+        let (Some(id), Some(place), Some(ring)) = (seal::subject_key(stored), subject_keys, keys) else {
+            return Ok(self.open(stored, operation)?);
+        };
+        let key = subject::find(id, &*place.0, ring).await.map_err(NotRead::Away)??;
+        Ok(seal::open_with(stored, operation, &key)?)
+    }
+
+    /// Reads back what no subject's key sealed.
+    pub(crate) fn open(&self, stored: &Bytes, operation: OperationId) -> Result<Outcome, Unreadable> {
         seal::open(stored, operation, self.0.keys.as_ref())
     }
 
@@ -316,6 +375,13 @@ impl Builder {
         self
     }
 
+    /// Seals the outcomes of each subject with a key of its own, kept in this place and wrapped by the keys of
+    /// [`encrypt`](Self::encrypt). Forgetting a subject's key there makes its outcomes unreadable for good.
+    pub fn subject_keys(mut self, place: Arc<dyn SubjectKeys>) -> Self {
+        self.0.subject_keys = Some(Place(place));
+        self
+    }
+
     /// Takes these out of outcomes before they are stored.
     pub fn redact(mut self, redaction: Redaction) -> Self {
         self.0.redaction = redaction;
@@ -387,6 +453,10 @@ fn problems(settings: &Settings) -> Vec<String> {
     refuse(
         settings.outcome_bytes_max == 0,
         "An outcome of zero bytes at most keeps no body at all; set 1 or more.".into(),
+    );
+    refuse(
+        settings.subject_keys.is_some() && settings.keys.is_none(),
+        "Keys of subjects need a key that wraps them; without one they would lie open in their place.".into(),
     );
     found
 }

@@ -10,12 +10,15 @@ use bytes::Bytes;
 use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
-use crate::codec::{Reader, Writer};
+use crate::codec::{Reader, Truncated, Writer};
 use crate::outcome::{Outcome, SEALED, Unreadable};
+use crate::subject::{KEY_ID_BYTES, Key, KeyId};
 use crate::{OperationId, mutant};
 
 /// Version byte of the sealed form: XChaCha20-Poly1305, 24-byte random nonce.
 const SEALED_V1: u8 = SEALED | 1;
+/// The same, sealed with the key of a subject: its id has a fixed length.
+const SEALED_V2: u8 = SEALED | 2;
 const NONCE_BYTES: usize = 24;
 
 /// Longest key id, in bytes.
@@ -24,7 +27,8 @@ pub const KEY_ID_BYTES_MAX: usize = 128;
 /// The keys outcomes are sealed with: one active, any number of older ones for reading.
 ///
 /// Rotation: add the new key as active, keep the old one until its outcomes expired.
-/// Shredding: give a subject a key of its own and forget it.
+/// Shredding: [`SubjectKeys`](crate::subject::SubjectKeys) give each subject a key of its own, which this ring
+/// wraps.
 #[derive(Clone)]
 pub struct Keyring {
     active: String,
@@ -65,20 +69,54 @@ impl Keyring {
         id != self.active && self.ciphers.remove(id).is_some()
     }
 
+    /// The id of the key that seals.
+    pub fn active(&self) -> &str {
+        &self.active
+    }
+
+    /// The ids of the others.
+    pub(crate) fn older(&self) -> impl Iterator<Item = &str> {
+        self.ciphers.keys().map(String::as_str).filter(|id| *id != self.active)
+    }
+
     fn seal(&self, operation: OperationId, plain: &[u8]) -> Vec<u8> {
-        let mut nonce = [0; NONCE_BYTES];
-        getrandom::fill(&mut nonce).expect("the operating system gives random bytes");
-        let payload = Payload { msg: plain, aad: bound_to(&operation) };
-        let sealed = self.ciphers[&self.active]
-            .encrypt(&XNonce::from(nonce), payload)
-            .expect("sealing fails only beyond 256 GiB, and outcomes are bounded");
-        let mut out = Writer(Vec::with_capacity(sealed.len() + 64));
+        let mut out = Writer(Vec::with_capacity(plain.len() + 64 + self.active.len()));
         out.byte(SEALED_V1);
         out.bytes(self.active.as_bytes());
-        out.0.extend_from_slice(&nonce);
-        out.0.extend_from_slice(&sealed);
+        encrypt(&self.ciphers[&self.active], bound_to(&operation), plain, &mut out.0);
         out.0
     }
+
+    /// Seals with the active key, and says which that is.
+    pub(crate) fn seal_bytes(&self, bound_to: &[u8], plain: &[u8]) -> (&str, Vec<u8>) {
+        let mut out = Vec::new();
+        encrypt(&self.ciphers[&self.active], bound_to, plain, &mut out);
+        (&self.active, out)
+    }
+
+    /// Opens what [`seal_bytes`](Self::seal_bytes) made.
+    pub(crate) fn open_bytes(&self, id: &str, bound_to: &[u8], sealed: &[u8]) -> Result<Vec<u8>, Unreadable> {
+        let key = || id.to_owned();
+        let cipher = self.ciphers.get(id).ok_or_else(|| Unreadable::KeyMissing { key: key() })?;
+        decrypt(cipher, bound_to, sealed).ok_or_else(|| Unreadable::SealBroken { key: key() })
+    }
+}
+
+/// Appends a random nonce and the sealed bytes.
+fn encrypt(cipher: &XChaCha20Poly1305, bound_to: &[u8], plain: &[u8], out: &mut Vec<u8>) {
+    let mut nonce = [0; NONCE_BYTES];
+    getrandom::fill(&mut nonce).expect("the operating system gives random bytes");
+    let payload = Payload { msg: plain, aad: bound_to };
+    let sealed = cipher
+        .encrypt(&XNonce::from(nonce), payload)
+        .expect("sealing fails only beyond 256 GiB, and outcomes are bounded");
+    out.extend_from_slice(&nonce);
+    out.extend_from_slice(&sealed);
+}
+
+fn decrypt(cipher: &XChaCha20Poly1305, bound_to: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+    let (nonce, sealed) = sealed.split_first_chunk::<NONCE_BYTES>()?;
+    cipher.decrypt(&XNonce::from(*nonce), Payload { msg: sealed, aad: bound_to }).ok()
 }
 
 /// The operation is part of what is authenticated.
@@ -111,26 +149,59 @@ pub fn close(outcome: &Outcome, operation: OperationId, keys: Option<&Keyring>) 
     }
 }
 
-/// Turns stored bytes back into the outcome.
+/// The same, sealed with the key of a subject. What is kept names that key, never the subject.
+pub(crate) fn close_for(outcome: &Outcome, operation: OperationId, key: &Key) -> Bytes {
+    let plain = outcome.encode();
+    let mut out = Writer(Vec::with_capacity(plain.len() + 64));
+    out.byte(SEALED_V2);
+    out.0.extend_from_slice(key.id().as_bytes());
+    encrypt(&key.cipher, bound_to(&operation), &plain, &mut out.0);
+    out.0.into()
+}
+
+/// Which subject's key opens stored bytes, if it is one that does.
+pub fn subject_key(stored: &[u8]) -> Option<KeyId> {
+    let (&SEALED_V2, rest) = stored.split_first()? else { return None };
+    rest.first_chunk::<KEY_ID_BYTES>().map(|id| KeyId::from_bytes(*id))
+}
+
+/// Opens what [`close_for`] made with this key.
+pub(crate) fn open_with(stored: &Bytes, operation: OperationId, key: &Key) -> Result<Outcome, Unreadable> {
+    let broken = || Unreadable::SealBroken { key: key.id().to_string() };
+    if subject_key(stored) != Some(key.id()) {
+        return Err(broken());
+    }
+    let sealed = &stored[1 + KEY_ID_BYTES..];
+    let plain = decrypt(&key.cipher, bound_to(&operation), sealed).ok_or_else(broken)?;
+    Outcome::decode(&plain.into())
+}
+
+/// Turns stored bytes back into the outcome. What was sealed with the key of a subject stays shut: see
+/// [`Policy::read`](crate::Policy::read).
 pub fn open(stored: &Bytes, operation: OperationId, keys: Option<&Keyring>) -> Result<Outcome, Unreadable> {
     if stored.first().is_none_or(|first| *first < SEALED) {
         return Outcome::decode(stored);
     }
-    if stored[0] != SEALED_V1 {
-        return Err(Unreadable::NewerVersion { found: stored[0] });
-    }
     let damaged = |_| Unreadable::Damaged { what: "its seal ends early" };
+    match stored[0] {
+        SEALED_V1 => {}
+        SEALED_V2 => {
+            let key = subject_key(stored).ok_or(Truncated).map_err(damaged)?.to_string();
+            return Err(Unreadable::SubjectKeyMissing { key });
+        }
+        found => return Err(Unreadable::NewerVersion { found }),
+    }
     let mut input = Reader(&stored[1..]);
     let id = input.bytes().map_err(damaged)?;
     let key = String::from_utf8_lossy(id).into_owned();
-    let nonce: [u8; NONCE_BYTES] =
-        input.take(NONCE_BYTES).map_err(damaged)?.try_into().expect("take gives the length asked for");
+    if input.0.len() < NONCE_BYTES {
+        return Err(damaged(Truncated));
+    }
     let Some(cipher) = keys.and_then(|ring| ring.ciphers.get(&key)) else {
         return Err(Unreadable::KeyMissing { key });
     };
     // A seal moved to another record stays shut.
-    let payload = Payload { msg: input.0, aad: bound_to(&operation) };
-    let plain = cipher.decrypt(&XNonce::from(nonce), payload).map_err(|_| Unreadable::SealBroken { key })?;
+    let plain = decrypt(cipher, bound_to(&operation), input.0).ok_or(Unreadable::SealBroken { key })?;
     Outcome::decode(&plain.into())
 }
 

@@ -23,7 +23,7 @@ use crate::age::{self, Age};
 use crate::capture::{self, Read};
 use crate::entry::sentence;
 use crate::exchange::Exchange;
-use crate::keys::Loaded;
+use crate::keys::{Loaded, in_time};
 use crate::layer::Shared;
 use crate::observer;
 use crate::print::Sight;
@@ -287,7 +287,20 @@ where
         Err(problem) => return refusal(problem, route),
     };
     let print = Sight::of(&head, &body).print(route, key, &keys);
-    let call = Call::new(scope, key.clone(), print, &route.policy_for(&head));
+    let policy = route.policy_for(&head);
+    let call = Call::new(scope, key.clone(), print, &policy);
+    let ready = match policy.wants_subject_key() {
+        true => in_time(&shared.once, Box::pin(call.with_subject_key())).await,
+        false => Ok(call),
+    };
+    let call = match ready {
+        Ok(call) => call,
+        Err(error) => {
+            tracing::warn!(%error, key = key.as_str(), "the key of its subject cannot be had; nothing was run");
+            let problem = Problem::new(Kind::StoreUnavailable).retry_after(DEFAULTS.retry_after_min);
+            return refusal(problem, route);
+        }
+    };
     let mut request = Request::from_parts(head, RequestBody::whole(body, trailers));
     request.extensions_mut().insert(Joined::new(call, route.clone()));
     let mut response = match service.call(request).await {

@@ -10,7 +10,7 @@ use http::{HeaderValue, Response};
 use semel_core::error::Error;
 use semel_core::policy::DEFAULTS;
 use semel_core::store::Filter;
-use semel_core::{Key, Operation, Record, State, Timestamp, Token, mutant};
+use semel_core::{Key, Operation, Outcome, Record, State, Timestamp, Token, mutant};
 use serde_json::{Value, json};
 
 use crate::entry::sentence;
@@ -51,7 +51,15 @@ impl SemelLayer {
             .await
             .map_err(away)?;
         Ok(match record.filter(|record| !record.is_expired(page.now)) {
-            Some(record) => describe(&record, route, page.now),
+            Some(record) => {
+                let kept = record.outcome.as_ref().filter(|_| record.state == State::Completed);
+                let outcome = match kept {
+                    // What cannot be read, now or ever, is not told.
+                    Some(stored) => route.policy().read(stored, operation.id()).await.ok(),
+                    None => None,
+                };
+                describe(&record, outcome.as_ref(), page.now)
+            }
             None => json!({
                 "state": "absent",
                 "detail": "No attempt is recorded under this key. One may be on its way: send the request again \
@@ -87,7 +95,7 @@ fn key_of(request: &Parts) -> Result<Key, Problem> {
         .map_err(|invalid| Problem::new(Kind::KeyMalformed).detail(sentence(&invalid.to_string())))
 }
 
-fn describe(record: &Record, route: &Route, now: Timestamp) -> Value {
+fn describe(record: &Record, outcome: Option<&Outcome>, now: Timestamp) -> Value {
     let (state, detail) = match record.state {
         State::InProgress if record.is_lapsed(now) => {
             ("unknown", "The attempt ended without an outcome; it may or may not have happened.")
@@ -107,8 +115,7 @@ fn describe(record: &Record, route: &Route, now: Timestamp) -> Value {
     if let Some(at) = record.expires_at() {
         found["expires_at"] = seconds(at).into();
     }
-    let outcome = record.outcome.as_ref().filter(|_| record.state == State::Completed);
-    if let Some(Ok(outcome)) = outcome.map(|stored| route.policy().read(stored, record.operation.id())) {
+    if let Some(outcome) = outcome {
         found["outcome_status"] = outcome.status.into();
         found["body_kept"] = outcome.body_bytes().is_some().into();
     }

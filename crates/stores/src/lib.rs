@@ -25,4 +25,4 @@ mod witness;
 pub use migrate::Missing;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 pub use open::plan;
-pub use open::{open, open_inbox, open_outbox};
+pub use open::{open, open_inbox, open_outbox, open_subject_keys};

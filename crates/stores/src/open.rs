@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::error::{Error, Kind};
-use semel_core::{EffectStore, Inbox, MemoryOutbox, MemoryStore, Outbox};
+use semel_core::{EffectStore, Inbox, MemoryOutbox, MemoryStore, Outbox, SubjectKeys};
 
 const FORMS: &str =
     "a store is `sqlite:PATH`, `postgres://USER@HOST/DATABASE`, `mysql://USER@HOST/DATABASE` or `memory:`";
@@ -59,6 +59,28 @@ pub async fn open_inbox(address: &str) -> Result<Arc<dyn Inbox>, Error> {
         Named::Postgres(url) => Ok(Arc::new(crate::postgres::PostgresStore::connect(url).await?.inbox())),
         #[cfg(feature = "mysql")]
         Named::Mysql(url) => Ok(Arc::new(crate::mysql::MysqlStore::connect(url).await?.inbox())),
+        #[allow(unreachable_patterns)]
+        other => other.not_built(),
+    }
+}
+
+/// Opens the place of subjects' keys an address names: `sqlite:PATH` or `postgres://…`. Not `memory:`, which
+/// would forget all of them with the process, and never the place of a store.
+pub async fn open_subject_keys(address: &str) -> Result<Arc<dyn SubjectKeys>, Error> {
+    match Named::by(address)? {
+        #[cfg(feature = "sqlite")]
+        Named::Sqlite(path) => {
+            Ok(Arc::new(aside(move || crate::sqlite::SqliteSubjectKeys::open(path)).await?))
+        }
+        #[cfg(feature = "postgres")]
+        Named::Postgres(url) => Ok(Arc::new(crate::postgres::PostgresSubjectKeys::connect(url).await?)),
+        Named::Memory => {
+            Err(Error::new(Kind::Misconfigured, "keys in `memory:` would be forgotten with the process"))
+        }
+        Named::Mysql(_) => {
+            let sentence = "keys of subjects are kept in `sqlite:PATH` or `postgres://USER@HOST/DATABASE`";
+            Err(Error::new(Kind::Misconfigured, sentence))
+        }
         #[allow(unreachable_patterns)]
         other => other.not_built(),
     }

@@ -13,7 +13,7 @@
 //! [`Once`](semel_core::Once) over the store while [`FaultyStore`] loses, delays and repeats calls;
 //! [`interleavings`] makes random histories and shrinks the ones that differ. [`model`] checks the
 //! transition functions themselves, all interleavings within stated bounds, with no store at all.
-//! [`outbox`] is the suite of databases that keep an outbox.
+//! [`outbox`] is the suite of databases that keep an outbox, [`subjects`] that of places of subjects' keys.
 //!
 //! Nothing here sleeps or reads the machine's clock: time is moved through the rig.
 
@@ -25,6 +25,7 @@ pub mod model;
 pub mod outbox;
 mod rig;
 mod scene;
+pub mod subjects;
 pub mod suite;
 mod twin;
 

@@ -310,7 +310,9 @@ impl Recoverer {
         };
         let (finding, refused_through) = match reply {
             Reply::Done(outcome) => {
-                (Finding::Done(policy.prepare(&outcome, record.operation.id())), Token(0))
+                let (id, subject) = (record.operation.id(), record.subject.as_deref());
+                let kept = policy.prepare(&outcome, id, subject);
+                (Finding::Done(answered(&*self.runtime, Box::pin(kept)).await?), Token(0))
             }
             Reply::Never { refused_through } => (Finding::Never, refused_through),
             Reply::CannotTell(why) => {

@@ -10,6 +10,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use semel::error::Error;
 use semel::store::SubjectPurge;
+use semel::subject::SubjectId;
 use semel::verbs::{Change, Finding, Purge, Settle, Settler, Stale};
 use semel::{Nonce, OperationId, Outcome, Record, Token};
 use serde::Deserialize;
@@ -133,7 +134,7 @@ async fn end_unknown(
     let finding = match &outcome {
         Some(outcome) => {
             let policy = (admin.policy)(record.operation.scope().route());
-            Finding::Done(policy.prepare(outcome, id))
+            Finding::Done(policy.prepare(outcome, id, record.subject.as_deref()).await?)
         }
         None => Finding::Never,
     };
@@ -186,7 +187,16 @@ pub(super) async fn purge_subject(
         let purged = purge_all(&shared, &subject, &who).await.map_err(Problem::from);
         audit::changed(&shared, "purge-subject", &About::Subject(&subject), &who, Came::of(&purged));
         let SubjectPurge { purged, open, more } = purged?;
-        Ok(super::json(&json!({ "purged": purged, "open": open, "more": more })))
+        // After the bodies: what began before now and ends later is sealed with the key that goes here.
+        let key = match &shared.subject_keys {
+            Some(place) if !semel::mutant::on("purge-keeps-the-key") => {
+                let forgotten = place.forget(SubjectId::of(&subject)).await.map_err(Problem::from);
+                audit::changed(&shared, "forget-key", &About::Subject(&subject), &who, Came::of(&forgotten));
+                shown::SubjectKey::of(Some(forgotten?))
+            }
+            _ => shown::SubjectKey::of(None),
+        };
+        Ok(super::json(&json!({ "purged": purged, "open": open, "more": more, "key": key })))
     };
     to_the_end(&admin, work).await
 }

@@ -27,7 +27,7 @@ use axum::routing::{MethodRouter, get, post};
 use futures_util::future::{Either, select};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
-use semel::{EffectStore, Policy, Runtime};
+use semel::{EffectStore, Policy, Runtime, SubjectKeys};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -47,6 +47,8 @@ const OPENAPI: &str = include_str!("openapi.json");
 /// What the admin listener needs to know.
 pub(crate) struct Admin {
     pub(crate) store: Arc<dyn EffectStore>,
+    /// Where the keys of subjects are, if they have any.
+    pub(crate) subject_keys: Option<Arc<dyn SubjectKeys>>,
     pub(crate) runtime: Arc<dyn Runtime>,
     /// Operations of this namespace are listed unless a call names another.
     pub(crate) namespace: String,

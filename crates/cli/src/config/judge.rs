@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::file::{Entry, Values};
 use super::mistake::{Mistakes, Place};
 use super::resolved::Secret;
-use super::settings::setting;
+use super::settings::{ADDRESSES, setting};
 use super::value::{self, Surroundings};
 
 /// Values to look through, the most particular first.
@@ -108,8 +108,8 @@ impl Judge<'_> {
         let place = layers.place(name);
         self.maybe(layers, name, |text| {
             let refers = text.starts_with("file:") || text.starts_with("env:");
-            // A store's address is often no secret, and is what people type first.
-            if matches!(place, Place::Flag(_)) && !refers && name != "store" {
+            // An address is often no secret, and is what people type first.
+            if matches!(place, Place::Flag(_)) && !refers && !ADDRESSES.contains(&name) {
                 return Err(
                     "others on this machine can see command lines; write `file:PATH` or `env:NAME`".into()
                 );

@@ -1,15 +1,21 @@
 //! A route's settings as the policy that runs its operations.
 
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use semel::fingerprint::Pointers;
 use semel::policy::{Nonsense, Outage, Redaction};
-use semel::{Keyring, Policy, Recovery as Terms};
+use semel::{Keyring, Policy, Recovery as Terms, SubjectKeys};
 
 use super::resolved::{Encryption, Recovery, RouteSettings};
 
 /// The policy, or every contradiction in the settings.
-pub(crate) fn policy(settings: &RouteSettings, keyring: Option<&Keyring>) -> Result<Policy, Nonsense> {
+pub(crate) fn policy(
+    settings: &RouteSettings,
+    keyring: Option<&Keyring>,
+    subject_keys: Option<&Arc<dyn SubjectKeys>>,
+) -> Result<Policy, Nonsense> {
     let recovery = match settings.recovery {
         Recovery::Hold => Terms::Hold,
         Recovery::Rerun => Terms::Rerun,
@@ -36,7 +42,13 @@ pub(crate) fn policy(settings: &RouteSettings, keyring: Option<&Keyring>) -> Res
         builder = builder.natural_effect();
     }
     match keyring {
-        Some(keyring) if settings.encrypt => builder.encrypt(keyring.clone()).build(),
+        Some(keyring) if settings.encrypt => {
+            builder = builder.encrypt(keyring.clone());
+            if let Some(place) = subject_keys {
+                builder = builder.subject_keys(place.clone());
+            }
+            builder.build()
+        }
         _ => builder.build(),
     }
 }

@@ -23,6 +23,9 @@ pub(crate) fn orphans(old: &Gateway, new: &Gateway) -> Result<(), Vec<String>> {
     if old.store != new.store {
         reasons.insert("The store changes: what the old one remembers would be forgotten. Restart the gateway to change it.".to_owned());
     }
+    if old.subject_keys != new.subject_keys {
+        reasons.insert("The place of subjects' keys changes: what the old keys sealed could not be read. Restart the gateway to change it.".to_owned());
+    }
     if old.namespace != new.namespace {
         reasons.insert(format!(
             "The namespace changes from `{}` to `{}`: no earlier operation would be found. Restart the gateway to change it.",

@@ -12,7 +12,8 @@ use super::judge::{Judge, Layers};
 use super::mistake::{Mistake, Mistakes, Place, Written, suggestion};
 use super::policy;
 use super::resolved::{
-    Admin, ClientLimits, Encryption, Gateway, Health, Log, Network, Secret, ServerTls, Target, Upstream,
+    Admin, ClientLimits, Encryption, Gateway, Health, Log, Network, RouteSettings, Secret, ServerTls, Target,
+    Upstream,
 };
 use super::settings::SETTINGS;
 use super::show::Shown;
@@ -88,6 +89,7 @@ fn with_file(
     let judge = &mut Judge { mistakes: &mut mistakes, warnings: &mut warnings, surroundings };
     let given = Layers(vec![&arguments.given, &file.gateway, &presets]);
     let general = general(&given, judge);
+    let subject_keys = subject_keys(&given, &general.store, keys.is_some(), judge);
     let defaults = Layers(vec![&arguments.given, &file.defaults, &presets]);
     let context = route::Context { encryption: keys.as_ref(), client_ca: given.is_set("tls_client_ca") };
     let fallback = route::settings(&defaults, None, &context, judge);
@@ -96,11 +98,17 @@ fn with_file(
     let aliases = routes::aliases(arguments, &file, &written, judge);
     let routes = routes::with_stored_ids(listed, &aliases);
     misspelt(judge);
+    let seals = |settings: &RouteSettings| settings.encrypt && settings.subject_header.is_some();
+    if subject_keys.is_some() && !routes.iter().map(|route| &route.settings).chain([&fallback]).any(seals) {
+        let sentence =
+            "subject_keys: no route has both `encrypt` and `subject_header`, so this changes nothing";
+        judge.warnings.add(&given.place("subject_keys"), sentence);
+    }
     let shown = Shown::new(&given, &defaults, &written, &routes, &aliases, keys.as_ref());
     if !mistakes.is_empty() {
         return Err(mistakes.into_sorted());
     }
-    let gateway = Gateway { routes, fallback, encryption: keys, ..general };
+    let gateway = Gateway { routes, fallback, encryption: keys, subject_keys, ..general };
     Ok(Resolved { gateway, warnings: warnings.into_sorted(), shown })
 }
 
@@ -137,6 +145,7 @@ fn general(given: &Layers<'_>, judge: &mut Judge<'_>) -> Gateway {
         tls: tls(given, judge),
         admin: admin(given, listen, judge),
         store: store(given, judge),
+        subject_keys: None,
         namespace: namespace(given, judge),
         upstream: upstream(given, judge),
         client: ClientLimits {
@@ -247,6 +256,44 @@ fn store(given: &Layers<'_>, judge: &mut Judge<'_>) -> Secret {
         judge.mistakes.add(&given.place("store"), sentence);
     }
     store
+}
+
+/// Keys beside what they seal would be in every backup of it, and forgetting one would mean nothing.
+fn subject_keys(given: &Layers<'_>, store: &Secret, can_wrap: bool, judge: &mut Judge<'_>) -> Option<Secret> {
+    let keys = judge.secret(given, "subject_keys", None)?;
+    let place = given.place("subject_keys");
+    let mut wrong = |sentence: &str| judge.mistakes.add(&place, format!("subject_keys: {sentence}"));
+    let schemes = ["sqlite:", "postgres:", "postgresql:"];
+    if !schemes.iter().any(|scheme| keys.0.starts_with(scheme)) {
+        wrong("this is neither `sqlite:PATH` nor `postgres://…`");
+    } else if same_place(&keys.0, &store.0) {
+        wrong(
+            "this is where `store` is; a backup of it would hold both the keys and what they seal: name another \
+             file or database",
+        );
+    }
+    if !can_wrap {
+        wrong("there is no key to wrap them with; add `[encryption]` with `keys = [\"ID=file:PATH\"]`");
+    }
+    Some(keys)
+}
+
+/// Whether two addresses name one database, as far as they tell. Opening it finds the rest.
+fn same_place(one: &str, other: &str) -> bool {
+    let file = |address: &str| {
+        let path = address.strip_prefix("sqlite:")?;
+        std::path::absolute(path.strip_prefix("//").unwrap_or(path)).ok()
+    };
+    let database = |address: &str| {
+        let uri: http::Uri = address.split('?').next()?.parse().ok()?;
+        let path = uri.path().trim_end_matches('/').to_owned();
+        Some((uri.host()?.to_ascii_lowercase(), uri.port_u16().unwrap_or(5432), path))
+    };
+    match (file(one), file(other)) {
+        (Some(one), Some(other)) => one == other,
+        (None, None) => database(one).is_some_and(|place| database(other) == Some(place)),
+        _ => false,
+    }
 }
 
 fn namespace(given: &Layers<'_>, judge: &mut Judge<'_>) -> String {

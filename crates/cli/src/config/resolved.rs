@@ -16,6 +16,8 @@ pub(crate) struct Gateway {
     pub(crate) tls: Option<ServerTls>,
     pub(crate) admin: Option<Admin>,
     pub(crate) store: Secret,
+    /// Where the keys of subjects are, if they have any. Never the store.
+    pub(crate) subject_keys: Option<Secret>,
     /// Belongs to the deployment: a gateway and a layer behind it can share a store.
     pub(crate) namespace: String,
     pub(crate) upstream: Upstream,

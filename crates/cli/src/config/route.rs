@@ -137,7 +137,7 @@ fn contradictions(
     judge: &mut Judge<'_>,
 ) {
     let keyring = context.encryption.and_then(|keys| policy::keyring(keys).ok());
-    match policy::policy(settings, keyring.as_ref()) {
+    match policy::policy(settings, keyring.as_ref(), None) {
         Ok(policy) => {
             for warning in policy.warnings() {
                 let (place, title) = origin(&spoken_of(&warning), layers, own);

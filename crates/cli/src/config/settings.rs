@@ -103,6 +103,9 @@ use Section::{Gateway, Own, Route};
 
 const COMMAS: Form = List(',');
 
+/// Secrets that are the address of a database: host and name may be shown, and typed as flags.
+pub(crate) const ADDRESSES: [&str; 2] = ["store", "subject_keys"];
+
 const fn row(
     name: &'static str,
     section: Section,
@@ -119,6 +122,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     row("listen", Gateway, One, Text("127.0.0.1:8080"), "Address and port for clients."),
     row("upstream", Gateway, COMMAS, Absent("none; one is needed"), "The service behind: `http://…` or `https://…`, perhaps with a path prefix; or `demo`, a built-in payments service. Several share the load."),
     row("store", Gateway, Secret, Text("sqlite:semel.db"), "Where operations are remembered: `sqlite:PATH`, `postgres://…`, `mysql://…`, or `file:PATH` / `env:NAME` to find one of them."),
+    row("subject_keys", Gateway, Secret, Absent("subjects have no keys of their own"), "Where the keys of subjects are kept: `sqlite:PATH`, `postgres://…`, or `file:PATH` / `env:NAME`; never where the store is. What is sealed for a subject (`encrypt`, `subject_header`) is then sealed with a key of its own, and forgetting that key makes it unreadable for good."),
     row("namespace", Gateway, One, Text("default"), "Part of every operation's identity. Deployments that share a store and must not meet need different ones."),
     row("tls_certificate", Gateway, One, Absent("plain text"), "PEM file with the certificate chain shown to clients. Needs `tls_key`."),
     row("tls_key", Gateway, One, Absent("none"), "PEM file with the key of `tls_certificate`."),
@@ -177,7 +181,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     row("replay_header", Route, One, Text("idempotent-replayed"), "Header that marks a replay."),
     row("expired_keys", Route, One, Text("off"), "Refuse keys older than the TTL: `uuid7` reads the age from the key, `first-sent:HEADER` from a header."),
     row("auth_check", Route, One, Absent("none"), "URL asked with the client's credentials before the store is; its 401 and 403 are passed on."),
-    row("subject_header", Route, One, Absent("none"), "Request header that names the subject, for purging by subject."),
+    row("subject_header", Route, One, Absent("none"), "Request header that names the subject, for purging by subject, and for sealing with the subject's own key where there are `subject_keys`."),
     row("encryption_key", Own("[encryption] keys"), List(','), Absent("none"), "Keys that seal outcomes, newest first, each `ID=KEY`: 32 bytes in base64, or `file:PATH` / `env:NAME`."),
     row("alias", Own("[aliases] \"OLD\" = \"NEW\""), List(','), Absent("none"), "Ids that routes had before: `OLD=NEW`. The route goes on using the old id in the store."),
     row("route", Own("[[route]] id, methods, path"), List(';'), Absent("none"), "A route, as `ID METHODS PATH` or `METHODS PATH`, with methods as `POST|PUT`. Given here, the file's routes do not count."),

@@ -10,7 +10,7 @@ use super::judge::Layers;
 use super::mistake::Mistake;
 use super::resolved::{Encryption, Route};
 use super::routes::WrittenRoute;
-use super::settings::{Form, Preset, SETTINGS, Section, Setting};
+use super::settings::{ADDRESSES, Form, Preset, SETTINGS, Section, Setting};
 
 /// A resolved configuration, ready to print.
 pub(crate) struct Shown {
@@ -184,7 +184,7 @@ fn public(setting: &Setting, text: &str) -> String {
     // Of a database's address, host and name tell which one it is; users and passwords stay out.
     match text.parse::<Uri>() {
         // A password with a slash in it ends up in the path.
-        Ok(uri) if setting.name == "store" && !uri.path().contains('@') => {
+        Ok(uri) if ADDRESSES.contains(&setting.name) && !uri.path().contains('@') => {
             let place = uri.host().map(|host| format!("{host}{}", uri.path()));
             let scheme = uri.scheme_str().unwrap_or("postgres");
             format!("{scheme}://{} (the rest is secret)", place.unwrap_or_default())

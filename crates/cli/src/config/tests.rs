@@ -133,6 +133,21 @@ const WRONG: &[(&str, &[&str])] = &[
         &["semel.toml:3:34: trusted_proxies: `10.0.0.1/8` has bits set"],
     ),
     ("store = \"mongodb://x\"", &["semel.toml:3:1: store: this is neither"]),
+    (
+        "subject_keys = \"sqlite:./semel.db\"",
+        &[
+            "semel.toml:3:1: subject_keys: there is no key to wrap them with",
+            "semel.toml:3:1: subject_keys: this is where `store` is",
+        ],
+    ),
+    (
+        "store = \"postgres://a:x@db/semel?sslmode=require\"\nsubject_keys = \"postgresql://b:y@DB:5432/semel\"\n[encryption]\nkeys = [\"k=env:SEAL\"]",
+        &["semel.toml:4:1: subject_keys: this is where `store` is"],
+    ),
+    (
+        "subject_keys = \"mysql://u@h/d\"\n[encryption]\nkeys = [\"k=env:SEAL\"]",
+        &["semel.toml:3:1: subject_keys: this is neither `sqlite:PATH` nor `postgres://"],
+    ),
     ("store = \"env:NOWHERE\"", &["semel.toml:3:9: store: the variable NOWHERE is not set"]),
     ("namespace = \"\"", &["semel.toml:3:13: namespace: the namespace of a scope is empty"]),
     ("health_path = \"healthz\"", &["semel.toml:3:15: health_path: `healthz` is not a path"]),
@@ -468,6 +483,23 @@ fn encryption_keys_are_references_or_base64_newest_first() {
     assert!(ring.contains("active: \"new\""), "{ring}");
     let shown = resolved.shown.text(&[]);
     assert!(shown.contains("new, old") && !shown.contains("AAAA"), "{shown}");
+}
+
+#[test]
+fn keys_of_subjects_need_a_place_of_their_own_and_somebody_who_uses_them() {
+    // G-20
+    let config = |route: &str| {
+        format!(
+            "{GATEWAY}subject_keys = \"postgres://u:hush@keys/semel_keys\"\n[defaults]\nencrypt = true\n{route}[encryption]\nkeys = [\"k=env:SEAL\"]\n"
+        )
+    };
+    let used = resolved(&config("subject_header = \"x-customer\"\n"));
+    assert!(used.warnings.is_empty(), "{:?}", used.warnings);
+    assert!(used.gateway.subject_keys.is_some());
+    let shown = used.shown.text(&[]);
+    assert!(shown.contains("postgres://keys/semel_keys") && !shown.contains("hush"), "{shown}");
+    let unused = resolved(&config("")).warnings;
+    assert!(unused[0].to_string().contains("so this changes nothing"), "{unused:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use futures_util::future::{Shared, select_all};
 use semel::http::SemelLayer;
 use semel::http::observer::{Decision, Observer};
 use semel::runtime::Boxed;
-use semel::{EffectStore, Once, Recalling, Recoverer, Runtime, Sweeper};
+use semel::{EffectStore, Once, Recalling, Recoverer, Runtime, SubjectKeys, Sweeper, subject};
 use tokio::sync::watch;
 
 use super::fetch::{self, Http};
@@ -25,6 +25,7 @@ use super::table::{Table, Tables};
 use super::tenant::{Fetch, Sources};
 use super::unknowns;
 use super::upstream::{Upstream, client_config};
+use crate::config::policy;
 use crate::config::resolved::Gateway;
 
 /// Passes of the recoverer are no further apart than this.
@@ -48,6 +49,8 @@ pub(crate) struct Parts {
     pub(crate) tables: Tables,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) store: Arc<dyn EffectStore>,
+    /// Where the keys of subjects are, if they have any.
+    pub(crate) subject_keys: Option<Arc<dyn SubjectKeys>>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) certificates: Option<Arc<Certificates>>,
     pub(crate) upstream_available: Box<dyn Fn() -> bool + Send + Sync>,
@@ -61,12 +64,14 @@ impl Door {
     pub(crate) async fn open(
         settings: &Gateway,
         store: Arc<dyn EffectStore>,
+        subject_keys: Option<Arc<dyn SubjectKeys>>,
         network: Arc<dyn Network>,
         runtime: Arc<dyn Runtime>,
     ) -> anyhow::Result<Self> {
         let tls = Arc::new(client_config(settings.upstream.ca.as_deref())?);
         let http = Arc::new(Http::new(fetch::over(network.clone()), tls, runtime.clone()));
-        let tables = Tables::new(Table::new(settings, Sources::default(), &http, &runtime)?);
+        let table = Table::new(settings, Sources::default(), subject_keys.as_ref(), &http, &runtime)?;
+        let tables = Tables::new(table);
         let store: Arc<dyn EffectStore> = match settings.replay_memory {
             Duration::ZERO => store,
             moment => Arc::new(Recalling::new(store, runtime.clone(), moment)),
@@ -100,6 +105,7 @@ impl Door {
             tables: tables.clone(),
             metrics,
             store,
+            subject_keys,
             runtime,
             certificates,
             upstream_available: Box::new(move || watched.is_available()),
@@ -108,6 +114,7 @@ impl Door {
             namespace: settings.namespace.clone(),
         };
         parts.keep_key_sets();
+        parts.rewrap(settings)?;
         let front = Front::new(layer, tables, outward);
         Ok(Self { listener, address, front, serving, shared: Arc::new(parts) })
     }
@@ -189,7 +196,7 @@ impl Parts {
     /// Puts other routes in force, from the next request on.
     pub(crate) fn reload(&self, settings: &Gateway) -> anyhow::Result<()> {
         let sources = Sources::after(&self.tables.load().sources);
-        let table = Table::new(settings, sources, &self.http, &self.runtime)?;
+        let table = Table::new(settings, sources, self.subject_keys.as_ref(), &self.http, &self.runtime)?;
         // Whatever can fail comes first: settings are in force whole, or not at all.
         if let Some(certificates) = &self.certificates {
             certificates.reload()?;
@@ -197,6 +204,30 @@ impl Parts {
         self.metrics.add_routes(table.labels());
         self.tables.set(table);
         self.keep_key_sets();
+        self.rewrap(settings)
+    }
+
+    /// Wraps the keys of subjects with the newest key of the ring, beside everything else: until it is done, the
+    /// older ones open them.
+    fn rewrap(&self, settings: &Gateway) -> anyhow::Result<()> {
+        let (Some(place), Some(keys)) = (self.subject_keys.clone(), &settings.encryption) else {
+            return Ok(());
+        };
+        let ring = policy::keyring(keys).map_err(anyhow::Error::msg)?;
+        self.runtime.spawn(Box::pin(async move {
+            match subject::rewrap_all(&*place, &ring).await {
+                Ok(subject::Rewrapped { rewrapped: 0, shut: 0 }) => {}
+                Ok(subject::Rewrapped { rewrapped, shut: 0 }) => {
+                    tracing::info!(rewrapped, by = ring.active(), "keys of subjects were wrapped anew");
+                }
+                Ok(subject::Rewrapped { rewrapped, shut }) => {
+                    tracing::error!(rewrapped, shut, "some keys of subjects do not open; is a key of the ring wrong?");
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "not all keys of subjects were wrapped anew; the next start goes on");
+                }
+            }
+        }));
         Ok(())
     }
 
@@ -255,7 +286,7 @@ mod tests {
         let after =
             settings(home.path(), "[[route]]\nid = \"pay\"\npath = \"/pay\"\nprotection = \"required\"\n");
         let (store, runtime) = (Arc::new(MemoryStore::new()), Arc::new(Tokio::new()));
-        let door = Door::open(&before, store, Arc::new(RealNetwork), runtime).await.unwrap();
+        let door = Door::open(&before, store, None, Arc::new(RealNetwork), runtime).await.unwrap();
         let protection = || door.shared.tables.load().find(&Method::POST, "/pay").unwrap().route.protection();
         std::fs::write(home.path().join("key.pem"), "not a key").unwrap();
         assert!(door.shared.reload(&after).is_err());

@@ -72,7 +72,16 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let hung_up = signal(SignalKind::hangup())?;
     start_demo(&mut settings).await?;
     let store = semel::stores::open(&settings.store.0).await.context("the store cannot be opened")?;
-    let door = Door::open(&settings, store, Arc::new(net::RealNetwork), Arc::new(Tokio::new())).await?;
+    // After the store: a place that turns out to be the store's is refused.
+    let subject_keys = match &settings.subject_keys {
+        Some(address) => {
+            let opened = semel::stores::open_subject_keys(&address.0).await;
+            Some(opened.context("the place of subjects' keys cannot be opened")?)
+        }
+        None => None,
+    };
+    let (network, runtime) = (Arc::new(net::RealNetwork), Arc::new(Tokio::new()));
+    let door = Door::open(&settings, store, subject_keys, network, runtime).await?;
     let parts = door.shared.clone();
     let ending = Arc::new(AtomicBool::new(false));
     if let Some(admin) = &settings.admin {
@@ -133,6 +142,7 @@ async fn start_admin(
     let (up, end, tables) = (parts.clone(), ending.clone(), parts.tables.clone());
     let admin = Admin {
         store: parts.store.clone(),
+        subject_keys: parts.subject_keys.clone(),
         runtime: parts.runtime.clone(),
         namespace: gateway.namespace.clone(),
         guard: admin::Guard::new(settings.token.as_ref(), &[]),

@@ -135,7 +135,7 @@ fn run(seed: u64, recovery: Recovery, trace: &Trace) -> Counts {
         let (settings, store) = (settings.clone(), shared.clone());
         async move {
             let runtime: Arc<dyn Runtime> = Arc::new(Punctual::new());
-            let door = Door::open(&settings, store, Arc::new(Simulated), runtime).await?;
+            let door = Door::open(&settings, store, None, Arc::new(Simulated), runtime).await?;
             let never: Boxed<()> = Box::pin(std::future::pending());
             door.serve(never.shared()).await;
             Ok(())

@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 use semel::http::problem::Kind;
 use semel::http::{self as door, Problem, Routes};
 use semel::runtime::Boxed;
-use semel::{Ask, Operation, Policy, Runtime, SystemClock};
+use semel::{Ask, Operation, Policy, Runtime, SubjectKeys, SystemClock};
 
 use super::ask::Reconcile;
 use super::fetch::Http;
@@ -50,6 +50,7 @@ impl Table {
     pub(crate) fn new(
         settings: &Gateway,
         mut sources: Sources,
+        subject_keys: Option<&Arc<dyn SubjectKeys>>,
         http: &Arc<Http>,
         runtime: &Arc<dyn Runtime>,
     ) -> anyhow::Result<Self> {
@@ -69,7 +70,7 @@ impl Table {
             let mut builder = builder
                 .methods(methods.iter().cloned())
                 .protection(settings.protection)
-                .policy(policy::policy(settings, keyring.as_ref())?)
+                .policy(policy::policy(settings, keyring.as_ref(), subject_keys)?)
                 .releasing(settings.releasing.iter().copied())
                 .store_headers(settings.store_headers.iter().cloned())
                 .fingerprint_headers(settings.fingerprint_headers.iter().cloned())

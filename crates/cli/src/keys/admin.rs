@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use ureq::http::{StatusCode, Uri};
 
 use super::{Found, Listing, Operations, Who, refusal};
-use crate::shown::{Bodies, Operation, State};
+use crate::shown::{Bodies, Operation, State, SubjectKey};
 
 /// Longest wait for an answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -200,22 +200,26 @@ impl Operations for Admin {
         self.change(seen, "purge", &json!({ "by": who.by, "note": who.note })).await
     }
 
-    async fn purge_subject(&self, subject: &str, who: &Who) -> anyhow::Result<SubjectPurge> {
+    async fn purge_subject(&self, subject: &str, who: &Who) -> anyhow::Result<(SubjectPurge, SubjectKey)> {
         #[derive(Deserialize)]
         struct Purged {
             purged: u64,
             open: u64,
             #[serde(default)]
             more: bool,
+            /// A gateway from before says nothing of it.
+            key: Option<SubjectKey>,
         }
         let path = format!("/v1/subjects/{}/purge", encoded(subject));
         let body = json!({ "by": who.by, "note": who.note });
-        let mut total = 0;
+        let (mut total, mut forgotten) = (0, false);
         loop {
-            let Purged { purged, open, more } = self.post_json(&path, &body).await?;
+            let Purged { purged, open, more, key } = self.post_json(&path, &body).await?;
             total += purged;
+            forgotten |= key == Some(SubjectKey::Forgotten);
             if !more || purged == 0 {
-                return Ok(SubjectPurge { purged: total, open, more });
+                let key = if forgotten { SubjectKey::Forgotten } else { key.unwrap_or(SubjectKey::NoPlace) };
+                return Ok((SubjectPurge { purged: total, open, more }, key));
             }
         }
     }

@@ -35,6 +35,9 @@ pub(super) struct Target {
     /// The store: `sqlite:PATH`, `postgres://…` or `mysql://…` [env: SEMEL_STORE] [default: sqlite:semel.db]
     #[arg(long, global = true, conflicts_with = "admin", value_name = "URL", help_heading = WHERE)]
     store: Option<String>,
+    /// Where the keys of subjects are, for `purge --subject`: `sqlite:PATH` or `postgres://…` [env: SEMEL_SUBJECT_KEYS]
+    #[arg(long, global = true, conflicts_with = "admin", value_name = "URL", help_heading = WHERE)]
+    subject_keys: Option<String>,
     /// The admin API of a running gateway, instead of the store: `http://127.0.0.1:8081`
     #[arg(long, global = true, value_name = "URL", help_heading = WHERE)]
     pub(super) admin: Option<String>,
@@ -44,6 +47,10 @@ pub(super) struct Target {
 }
 
 impl Target {
+    pub(super) fn subject_keys(&self) -> Option<String> {
+        self.subject_keys.clone().or_else(|| std::env::var("SEMEL_SUBJECT_KEYS").ok())
+    }
+
     pub(super) fn store(self) -> String {
         // Not clap's `env`: a variable must not contradict --admin.
         self.store.or_else(|| std::env::var("SEMEL_STORE").ok()).unwrap_or_else(|| "sqlite:semel.db".into())
@@ -66,6 +73,9 @@ pub(super) enum Command {
     /// If its request is still on its way to the service, the effect can happen twice. Make sure.
     Free(Free),
     /// Remove the answer and evidence of what has ended; the key stays used until it expires
+    ///
+    /// With --subject, all of a subject; if subjects have keys of their own, that key is forgotten too, and
+    /// what it sealed is unreadable in every copy. Safe to repeat.
     Purge(Purge),
 }
 

@@ -23,7 +23,7 @@ use semel::{OperationId, Timestamp, Token};
 use serde::Serialize;
 use serde_json::json;
 
-use crate::shown::{Bodies, Operation, State};
+use crate::shown::{Bodies, Operation, State, SubjectKey};
 use crate::time;
 use crate::written::Response;
 pub(crate) use arguments::Arguments;
@@ -51,8 +51,8 @@ trait Operations {
     /// Removes the body of what has ended.
     async fn purge(&self, seen: &Operation, who: &Who) -> anyhow::Result<Operation>;
 
-    /// The same for all that is about a subject.
-    async fn purge_subject(&self, subject: &str, who: &Who) -> anyhow::Result<SubjectPurge>;
+    /// The same for all that is about a subject; then its key is forgotten.
+    async fn purge_subject(&self, subject: &str, who: &Who) -> anyhow::Result<(SubjectPurge, SubjectKey)>;
 }
 
 /// Part of all operations.
@@ -91,7 +91,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Target { admin: Some(address), token_file, .. } => {
             serve(&admin::Admin::at(&address, token_file.as_deref())?, command).await
         }
-        target => serve(&store::Store::open(&target.store()).await?, command).await,
+        target => {
+            let keys = target.subject_keys();
+            serve(&store::Store::open(&target.store(), keys.as_deref()).await?, command).await
+        }
     }
 }
 
@@ -217,15 +220,24 @@ async fn purge_subject(
     who: &Who,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let SubjectPurge { purged, open, more } = operations.purge_subject(subject, who).await?;
+    let (SubjectPurge { purged, open, more }, key) = operations.purge_subject(subject, who).await?;
     if json {
-        return print_json(&json!({ "purged": purged, "open": open, "more": more }));
+        return print_json(&json!({ "purged": purged, "open": open, "more": more, "key": key }));
     }
     let mut told =
         format!("{purged} operations of this subject were purged; their keys stay used until they expire\n");
     if open > 0 {
-        told += &format!("{open} have not ended and were left alone: settle them first\n");
+        told += &format!("{open} have not ended and were left alone: settle them first, then repeat this\n");
     }
+    told += match key {
+        SubjectKey::Forgotten => {
+            "its key was forgotten: what it sealed is unreadable, also what still runs and in every backup of the store\n"
+        }
+        SubjectKey::None => "there is no key of this subject\n",
+        SubjectKey::NoPlace => {
+            "no place of subjects' keys is known here (--subject-keys): if there is one, this subject's key is still there\n"
+        }
+    };
     print(&told)
 }
 

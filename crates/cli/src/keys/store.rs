@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use semel::store::{Filter, LOOK_MAX, SubjectPurge};
+use semel::subject::SubjectId;
 use semel::verbs::{Change, Finding, MarkUnknown, Purge, Settle, Settler, Witness};
 use semel::{
     Backoff, EffectStore, Error, Nonce, Operation as Named, OperationId, Record, Timestamp, Token, mutant,
 };
 
 use super::{Found, Listing, Operations, Who, refusal};
-use crate::shown::{Bodies, Operation, State};
+use crate::shown::{Bodies, Operation, State, SubjectKey};
 
 /// Records of a subject purged in one step.
 const SUBJECT_STEP: u32 = 500;
@@ -21,12 +22,25 @@ const PAGES_QUIET: u32 = 100;
 const TRIES_MAX: u32 = 5;
 
 /// A store, opened for an operator.
-pub(super) struct Store(Arc<dyn EffectStore>);
+pub(super) struct Store {
+    store: Arc<dyn EffectStore>,
+    /// Where the keys of subjects are, if that was said.
+    subject_keys: Option<String>,
+}
 
 impl Store {
-    pub(super) async fn open(address: &str) -> anyhow::Result<Self> {
+    pub(super) async fn open(address: &str, subject_keys: Option<&str>) -> anyhow::Result<Self> {
         refuse_new_file(address)?;
-        Ok(Self(semel::stores::open(address).await.context("the store cannot be opened")?))
+        let store = semel::stores::open(address).await.context("the store cannot be opened")?;
+        Ok(Self { store, subject_keys: subject_keys.map(str::to_owned) })
+    }
+
+    async fn forget_key(&self, subject: &str, address: &str) -> anyhow::Result<SubjectKey> {
+        refuse_new_file(address)?;
+        let place = semel::stores::open_subject_keys(address).await;
+        let place = place.context("the place of subjects' keys cannot be opened; the key is still there")?;
+        let forgotten = insist(|| place.forget(SubjectId::of(subject))).await;
+        Ok(SubjectKey::of(Some(forgotten.context("the key was not forgotten; repeat this")?)))
     }
 
     /// A lapsed attempt is called unknown first, as the recoverer would; what still runs is not.
@@ -34,14 +48,14 @@ impl Store {
         let (operation, token) = (seen.operation_id()?, Token(seen.token));
         let note = format!("{}: found lapsed", who.by);
         let mark = MarkUnknown { witness: Witness::Lapse { operation, token }, note };
-        match insist(|| self.0.mark_unknown(&mark)).await? {
+        match insist(|| self.store.mark_unknown(&mark)).await? {
             Change::Made => Ok(()),
             Change::Refused(_) => bail!(refusal::in_flight(seen, self.now().await?)),
         }
     }
 
     async fn changed(&self, change: Change, id: OperationId) -> anyhow::Result<Operation> {
-        let record = self.0.get(id).await.context("the store was not asked what came of it")?;
+        let record = self.store.get(id).await.context("the store was not asked what came of it")?;
         match (change, record) {
             (Change::Made, Some(record)) => Ok(Operation::whole(&record, Bodies::Hidden)),
             (_, None) => bail!("the store remembers no operation {id}"),
@@ -54,7 +68,12 @@ impl Operations for Store {
     async fn now(&self) -> anyhow::Result<Timestamp> {
         // Beyond the last token there is nothing but the time.
         let end = Token(i64::MAX.unsigned_abs());
-        Ok(self.0.list(&Filter::unsettled(), end, 1).await.context("the store does not tell its time")?.now)
+        Ok(self
+            .store
+            .list(&Filter::unsettled(), end, 1)
+            .await
+            .context("the store does not tell its time")?
+            .now)
     }
 
     async fn list(&self, filter: &Filter, after: Token, limit: usize) -> anyhow::Result<Listing> {
@@ -64,7 +83,7 @@ impl Operations for Store {
         }
         let (mut found, mut next, mut pages): (Vec<Record>, _, u32) = (Vec::new(), Some(after), 0);
         while let Some(from) = next {
-            let page = self.0.list(filter, from, LOOK_MAX).await.context("the store cannot be listed")?;
+            let page = self.store.list(filter, from, LOOK_MAX).await.context("the store cannot be listed")?;
             found.extend(page.records);
             next = page.next;
             if found.len() >= limit {
@@ -86,7 +105,7 @@ impl Operations for Store {
     }
 
     async fn get(&self, id: OperationId, bodies: Bodies) -> anyhow::Result<Option<Operation>> {
-        let record = self.0.get(id).await.context("the operation cannot be read")?;
+        let record = self.store.get(id).await.context("the operation cannot be read")?;
         Ok(record.map(|record| Operation::whole(&record, bodies)))
     }
 
@@ -108,23 +127,28 @@ impl Operations for Store {
             by: Settler::Operator(by.to_owned()),
             note: who.note.clone(),
         };
-        self.changed(insist(|| self.0.settle(&settle)).await?, id).await
+        self.changed(insist(|| self.store.settle(&settle)).await?, id).await
     }
 
     async fn purge(&self, seen: &Operation, who: &Who) -> anyhow::Result<Operation> {
         let id = seen.operation_id()?;
         let purge = Purge { operation: id, nonce: Nonce::random(), note: who.signed() };
-        self.changed(insist(|| self.0.purge(&purge)).await?, id).await
+        self.changed(insist(|| self.store.purge(&purge)).await?, id).await
     }
 
-    async fn purge_subject(&self, subject: &str, who: &Who) -> anyhow::Result<SubjectPurge> {
+    async fn purge_subject(&self, subject: &str, who: &Who) -> anyhow::Result<(SubjectPurge, SubjectKey)> {
         let (nonce, note, mut purged) = (Nonce::random(), who.signed(), 0);
-        loop {
-            let step = insist(|| self.0.purge_subject(subject, nonce, &note, SUBJECT_STEP)).await?;
+        let purge = loop {
+            let step = insist(|| self.store.purge_subject(subject, nonce, &note, SUBJECT_STEP)).await?;
             purged += step.purged;
             if !step.more {
-                return Ok(SubjectPurge { purged, ..step });
+                break SubjectPurge { purged, ..step };
             }
+        };
+        // After the bodies: what began before now and ends later is sealed with the key that goes here.
+        match &self.subject_keys {
+            Some(address) => Ok((purge, self.forget_key(subject, address).await?)),
+            None => Ok((purge, SubjectKey::NoPlace)),
         }
     }
 }
@@ -132,7 +156,7 @@ impl Operations for Store {
 impl Store {
     /// All four parts are known: no need to search.
     async fn list_one(&self, named: &Named, filter: &Filter) -> anyhow::Result<Listing> {
-        let record = self.0.get(named.id()).await.context("the operation cannot be read")?;
+        let record = self.store.get(named.id()).await.context("the operation cannot be read")?;
         let matching = record.filter(|record| filter.matches(record));
         Ok(Listing { operations: matching.iter().map(Operation::summary).collect(), next: None })
     }

@@ -287,7 +287,8 @@ async fn wait_until_lapsed(scene: &Scene<'_>, store: &Arc<dyn EffectStore>) {
 /// What an operator does who looked at the bank.
 async fn settle(scene: &Scene<'_>, store: &Arc<dyn EffectStore>, happened: bool) {
     let record = scene.record(store).await.expect("an unknown has a record");
-    let outcome = policy(scene.recovery).prepare(&Outcome::text("charged"), scene.operation.id());
+    let outcome = policy(scene.recovery).prepare(&Outcome::text("charged"), scene.operation.id(), None).await;
+    let outcome = outcome.expect("no key place is asked");
     let settle = Settle {
         operation: scene.operation.id(),
         token: record.token,

@@ -28,6 +28,7 @@ mod pool;
 mod row;
 mod sql;
 mod step;
+mod subject_keys;
 mod sweep;
 mod tls;
 pub mod tx;
@@ -43,6 +44,7 @@ use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinHandle;
 
 pub use options::{Migrate, Options};
+pub use subject_keys::PostgresSubjectKeys;
 
 use connect::Connector;
 use pool::Pool;

@@ -30,6 +30,11 @@ impl Fault {
         Self { code: ffi::SQLITE_READONLY, text: "opened for reading only".into() }
     }
 
+    /// Others hold what was wanted.
+    pub(super) fn busy(what: impl Into<String>) -> Self {
+        Self { code: ffi::SQLITE_BUSY, text: what.into() }
+    }
+
     /// The operating system gave no random bytes.
     pub(super) fn no_randomness(what: impl Into<String>) -> Self {
         Self { code: ffi::SQLITE_NOMEM, text: what.into() }

@@ -29,6 +29,7 @@ mod queue;
 mod reader;
 mod row;
 mod shared;
+mod subject_keys;
 pub mod tx;
 mod witness;
 mod work;
@@ -49,6 +50,8 @@ use semel_core::store::{
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
 use semel_core::{Clock, EffectStore, Nonce, OperationId, Record, SystemClock, Token};
 use tokio::sync::oneshot;
+
+pub use subject_keys::SqliteSubjectKeys;
 
 use connect::Role;
 use error::Fault;

@@ -13,6 +13,7 @@ mod rig;
 mod schema;
 mod sqlx_joined;
 mod standby;
+mod subject_keys;
 mod sweeping;
 
 /// The suites every store passes, straight to the server.

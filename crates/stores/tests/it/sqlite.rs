@@ -11,6 +11,7 @@ mod restore;
 mod rig;
 mod schema;
 mod sharing;
+mod subject_keys;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -8,6 +8,7 @@ mod chaos;
 mod outage;
 mod plain;
 mod secrets;
+mod subjects;
 mod time;
 
 use std::future::Future;
@@ -117,6 +118,14 @@ macro_rules! execution_cases {
                 an_unreadable_outcome_says_so_and_runs_nothing "G-20",
                 what_is_redacted_is_never_stored_and_the_replay_says_so "G-14",
                 a_sealed_outcome_shows_nothing_of_itself "G-20",
+            }
+            subjects {
+                forgetting_a_subject_makes_its_outcomes_unreadable_and_runs_nothing "G-20",
+                with_the_key_place_away_nothing_runs_and_nothing_is_called_unreadable "G-20",
+                a_key_forgotten_while_the_effect_runs_leaves_an_outcome_nobody_reads "G-20",
+                a_waiting_duplicate_does_not_read_what_was_forgotten_meanwhile "G-20",
+                a_subjects_key_under_another_master_opens_nothing_and_runs_nothing "G-20",
+                a_late_answer_is_sealed_for_its_subject_and_refused_ones_too "G-20",
             }
             chaos {
                 under_any_faults_an_effect_happens_at_most_once_and_no_success_is_unstored "G-8" "G-9" "G-17" "G-18",

@@ -41,3 +41,7 @@ mod model {
         explore(Recovery::Rerun);
     }
 }
+
+mod subject_keys {
+    semel_testkit::subject_keys!(semel_testkit::subjects::memory());
+}

@@ -13,9 +13,10 @@ use semel_core::claim::{Claim, Request};
 use semel_core::runtime::Tokio;
 use semel_core::verbs::{Complete, Release};
 use semel_core::{
-    Clock, EffectStore, Fingerprinter, Lease, MemoryStore, Nonce, Operation, Outcome, Policy, Record,
-    Recovery, Scope, State, Timestamp, Token,
+    Clock, EffectStore, Fingerprinter, Keyring, Lease, MemoryStore, MemorySubjectKeys, Nonce, Operation,
+    Outcome, Policy, Record, Recovery, Scope, State, Timestamp, Token,
 };
+use semel_testkit::subjects::FaultyKeys;
 use semel_testkit::{Fault, FaultyStore, Verb};
 use semel_workers::{Question, Recoverer, Reply, Sweeper};
 
@@ -56,7 +57,7 @@ impl Room {
             nonce: Nonce::random(),
             print: Fingerprinter::new(keys).unwrap().of_bytes(b"body").current().clone(),
             terms: policy.terms(),
-            subject: None,
+            subject: Some("anna".into()),
         };
         match self.store.claim(&request).await.unwrap() {
             Claim::Granted(lease) => (operation, lease),
@@ -126,7 +127,30 @@ async fn nobody_is_asked_before_the_longest_run_has_passed() {
     let record = room.record(&operation).await;
     assert_eq!(record.state, State::Completed);
     let stored = record.outcome.expect("the answer was stored");
-    assert_eq!(policy(Recovery::Ask).read(&stored, operation.id()).unwrap(), Outcome::text("charged"));
+    let read = policy(Recovery::Ask).read(&stored, operation.id()).await;
+    assert_eq!(read.unwrap(), Outcome::text("charged"));
+}
+
+#[tokio::test]
+async fn an_answer_is_sealed_for_its_subject_and_waits_for_the_key() {
+    // G-15, G-20
+    let keys = FaultyKeys::new(Arc::new(MemorySubjectKeys::new()));
+    let builder = Policy::builder().recovery(Recovery::Ask).lease(LEASE).run_max(LEASE * 4).natural_effect();
+    let ring = Keyring::new("m", &[1; 32]).unwrap();
+    let sealing = builder.encrypt(ring).subject_keys(keys.clone()).build().unwrap();
+    let room = Room::new();
+    let (operation, _) = room.claim("slow", &sealing).await;
+    let whom = |_: Question| async { Reply::Done(Outcome::text("charged")) };
+    let mut recoverer = room.recoverer().every(Duration::ZERO).ask("charge", sealing.clone(), Arc::new(whom));
+    room.pass_time(LEASE * 4);
+    keys.go_away(true);
+    assert_eq!(recoverer.pass().await.unwrap().settled, 0, "nothing is kept that cannot be sealed");
+    assert_eq!(room.record(&operation).await.state, State::Unknown);
+    keys.go_away(false);
+    assert_eq!(recoverer.pass().await.unwrap().settled, 1);
+    let stored = room.record(&operation).await.outcome.expect("the answer was stored");
+    assert!(semel_core::seal::subject_key(&stored).is_some());
+    assert_eq!(sealing.read(&stored, operation.id()).await.unwrap(), Outcome::text("charged"));
 }
 
 #[tokio::test]

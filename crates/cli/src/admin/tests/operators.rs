@@ -6,12 +6,14 @@ use std::time::Duration;
 use http::StatusCode;
 use semel::claim::Claim;
 use semel::history::Kind;
+use semel::outcome::Unreadable;
+use semel::subject::NotRead;
 use semel::verbs::Completion;
-use semel::{EffectStore, Outcome, State};
+use semel::{EffectStore, Outcome, State, SubjectKeys};
 use semel_testkit::{Fault, Verb};
 use serde_json::{Value, json};
 
-use super::rig::{Rig, operation, policy};
+use super::rig::{Rig, operation, policy, shredded};
 
 fn keys(page: &Value) -> Vec<&str> {
     let operations = page["operations"].as_array().expect("a page lists operations");
@@ -155,7 +157,7 @@ async fn an_unknown_settled_as_done_is_replayed_with_what_was_found() {
         let record = rig.record(&charge).await;
         let stored = record.outcome.expect("the outcome is stored");
         assert_eq!(Outcome::decode(&stored).is_err(), route == "sealed", "kept as the route keeps outcomes");
-        let outcome = policy(route).read(&stored, charge.id()).unwrap();
+        let outcome = policy(route).read(&stored, charge.id()).await.unwrap();
         assert_eq!((outcome.status, outcome.body_bytes().unwrap().as_ref()), (201, b"{\"id\":7}".as_slice()));
         assert!(matches!(rig.try_claim(&charge).await, Claim::Completed { .. }));
 
@@ -320,13 +322,60 @@ async fn a_subject_is_purged_everywhere_and_not_named_in_the_log() {
     }
     rig.unknown(&operation(None, "charge", "k-open")).await;
     let answer = rig.post("/v1/subjects/customer%2D7/purge", json!({ "by": "dpo" })).await;
-    assert_eq!(answer.json(), json!({ "purged": 3, "open": 1, "more": false }));
+    assert_eq!(answer.json(), json!({ "purged": 3, "open": 1, "more": false, "key": "none" }));
     let page = rig.get("/v1/operations?state=tombstone").await.json();
     assert_eq!(keys(&page).len(), 3);
+    let events = rig.audited();
+    for (event, action) in events[events.len() - 2..].iter().zip(["purge-subject", "forget-key"]) {
+        assert_eq!((&event["action"], &event["result"]), (&json!(action), &json!("made")));
+        assert!(!event.to_string().contains("customer-7"), "{event}");
+        assert_eq!(event["subject_digest"].as_str().map(str::len), Some(32));
+    }
+}
+
+#[tokio::test]
+async fn a_purge_by_subject_forgets_its_key_and_can_be_repeated_until_it_has() {
+    // G-20, G-81
+    let rig = Rig::new().await;
+    let late = operation(None, "shredded", "k-late");
+    let holder = rig.unknown(&late).await;
+    let path = format!("/v1/operations/{}/settle", late.id());
+    let finding = json!({
+        "token": holder.token.0, "finding": "done", "outcome": { "status": 201, "body": "card 4242" }, "by": "maria",
+    });
+    rig.keys.go_away(true);
+    let away = rig.post(&path, finding.clone()).await;
+    assert_eq!(
+        away.status,
+        StatusCode::SERVICE_UNAVAILABLE,
+        "nothing is kept that cannot be sealed: {}",
+        away.text
+    );
+    assert_eq!(rig.record(&late).await.state, State::Unknown);
+    rig.keys.go_away(false);
+    assert_eq!(rig.post(&path, finding).await.status, StatusCode::OK);
+    let stored = rig.record(&late).await.outcome.expect("the outcome is stored");
+    let key = semel::seal::subject_key(&stored).expect("a settled outcome is sealed for its subject too");
+    let read = shredded(&rig.keys).read(&stored, late.id()).await.unwrap();
+    assert_eq!(read.body_bytes().unwrap().as_ref(), b"card 4242");
+
+    rig.keys.go_away(true);
+    let cut = rig.post("/v1/subjects/customer-7/purge", json!({ "by": "dpo" })).await;
+    assert_eq!(cut.status, StatusCode::SERVICE_UNAVAILABLE, "half of it is not told as done: {}", cut.text);
     let event = rig.audited().pop().unwrap();
-    assert_eq!((&event["action"], &event["result"]), (&json!("purge-subject"), &json!("made")));
-    assert!(!event.to_string().contains("customer-7"), "{event}");
-    assert_eq!(event["subject_digest"].as_str().map(str::len), Some(32));
+    assert_eq!((&event["action"], &event["result"]), (&json!("forget-key"), &json!("failed")));
+    rig.keys.go_away(false);
+    let done = rig.post("/v1/subjects/customer-7/purge", json!({ "by": "dpo" })).await;
+    assert_eq!(done.json(), json!({ "purged": 0, "open": 0, "more": false, "key": "forgotten" }));
+    assert_eq!(rig.keys.find(key).await.unwrap(), None);
+    // What a backup of the store still holds.
+    let unreadable = shredded(&rig.keys).read(&stored, late.id()).await.unwrap_err();
+    assert!(
+        matches!(unreadable, NotRead::Unreadable(Unreadable::SubjectKeyMissing { .. })),
+        "{unreadable:?}"
+    );
+    let again = rig.post("/v1/subjects/customer-7/purge", json!({ "by": "dpo" })).await;
+    assert_eq!(again.json()["key"], "none", "repeating does nothing more");
 }
 
 #[tokio::test]

@@ -13,9 +13,10 @@ use semel::claim::{self, Claim};
 use semel::runtime::Tokio;
 use semel::verbs::{Complete, Completion, MarkUnknown, Witness};
 use semel::{
-    EffectStore, Fingerprinter, Holder, Keyring, MemoryStore, Nonce, Operation, Outcome, Policy, Record,
-    Scope,
+    EffectStore, Fingerprinter, Holder, Keyring, MemoryStore, MemorySubjectKeys, Nonce, Operation, Outcome,
+    Policy, Record, Scope,
 };
+use semel_testkit::subjects::FaultyKeys;
 use semel_testkit::{Fault, FaultyStore, ManualClock};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
@@ -31,6 +32,8 @@ pub(super) struct Rig {
     pub(super) store: Arc<MemoryStore>,
     /// What the listener sees of it.
     pub(super) network: Arc<FaultyStore>,
+    /// Where the keys of subjects are.
+    pub(super) keys: Arc<FaultyKeys>,
     pub(super) clock: Arc<ManualClock>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) not_ready: Arc<Mutex<Vec<String>>>,
@@ -84,13 +87,19 @@ impl Rig {
         let reasons = not_ready.clone();
         let secret = token.map(|token| Secret(token.to_owned()));
         let network = FaultyStore::new(store.clone(), |_| Fault::None);
+        let keys = FaultyKeys::new(Arc::new(MemorySubjectKeys::new()));
+        let kept = keys.clone();
         let admin = Arc::new(Admin {
             store: network.clone(),
+            subject_keys: Some(keys.clone()),
             runtime: Arc::new(Tokio::new()),
             namespace: "shop".into(),
             guard: Guard::new(secret.as_ref(), &[]),
             not_ready: Box::new(move || reasons.lock().unwrap().clone()),
-            policy: Box::new(policy),
+            policy: Box::new(move |route| match route {
+                "shredded" => shredded(&kept),
+                _ => policy(route),
+            }),
             metrics: metrics.clone(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -102,7 +111,7 @@ impl Rig {
         tokio::spawn(async move { axum::serve(listener, service).await });
         let token = token.map(str::to_owned);
         let _listening = tracing::subscriber::set_default(subscriber);
-        Self { store, network, clock, metrics, not_ready, address, token, log, _listening }
+        Self { store, network, keys, clock, metrics, not_ready, address, token, log, _listening }
     }
 
     pub(super) async fn get(&self, path: &str) -> Answer {
@@ -179,7 +188,7 @@ impl Rig {
     }
 
     pub(super) async fn complete(&self, holder: Holder, route: &str, body: &str) -> Completion {
-        let outcome = policy(route).prepare(&Outcome::text(body), holder.operation);
+        let outcome = policy(route).prepare(&Outcome::text(body), holder.operation, None).await.unwrap();
         self.store.complete(&Complete { holder, outcome, ttl_min: None }).await.unwrap()
     }
 
@@ -194,6 +203,12 @@ pub(super) fn operation(tenant: Option<&str>, route: &str, key: &str) -> Arc<Ope
         None => Scope::shared("shop", route),
     };
     Arc::new(Operation::new(scope.unwrap(), key.parse().unwrap()))
+}
+
+/// What the route `shredded` does: it seals with the keys of subjects.
+pub(super) fn shredded(keys: &Arc<FaultyKeys>) -> Policy {
+    let ring = Keyring::new("2026-11", &[7; 32]).unwrap();
+    Policy::builder().encrypt(ring).subject_keys(keys.clone()).build().unwrap()
 }
 
 pub(super) fn policy(route: &str) -> Policy {

@@ -86,7 +86,7 @@ impl Room {
 
     async fn outcome(&self, attempt: Holder) -> Outcome {
         let stored = self.record(attempt).await.outcome.expect("an outcome is stored");
-        policy().read(&stored, attempt.operation).unwrap()
+        policy().read(&stored, attempt.operation).await.unwrap()
     }
 }
 

@@ -11,3 +11,4 @@ mod promises;
 mod raw;
 mod rig;
 mod severed;
+mod subjects;

@@ -189,6 +189,7 @@ const LANDED: usize = 4;
 /// # Cancellation
 /// Dropped, the lock may be held until the transaction ends: roll it back.
 pub async fn begin(transaction: &mut impl Queryable, call: &Call) -> Result<Begun, Error> {
+    call.check()?;
     let said = match say(transaction, &beginning(&call.request())).await {
         Ok(said) => said,
         Err(fault) if fault.again == Again::Waited => return busy(transaction, call).await,

@@ -147,6 +147,7 @@ pub enum Fate {
 /// # Cancellation
 /// Dropped, the lock may be held until the transaction ends.
 pub async fn begin(mut connection: impl Connection, call: &Call) -> Result<Begun, Error> {
+    call.check()?;
     let request = call.request();
     let id = request.operation.id();
     let values = [Value::Bytea(Some(id.as_bytes())), Value::Bytea(Some(request.nonce.as_bytes()))];

@@ -164,6 +164,7 @@ fn begin_with(
     clock: Arc<dyn Clock>,
     seen: impl FnOnce([u8; 16], Mark) -> Mark,
 ) -> Result<Begun, Error> {
+    call.check()?;
     must_hold_write_lock(conn)?;
     must_sync(conn)?;
     let (store_id, found) = reader::describe(conn).map_err(|fault| tell(conn, &fault))?;

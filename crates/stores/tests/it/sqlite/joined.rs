@@ -4,9 +4,13 @@ use rusqlite::{Connection, Transaction, TransactionBehavior};
 use semel_core::joined::Call;
 use semel_core::message::{Message, Topic};
 use semel_core::outbox::{Lane, Outbox, Taken};
+use semel_core::outcome::Unreadable;
 use semel_core::record::State;
+use semel_core::subject::SubjectId;
 use semel_core::verbs::Release;
-use semel_core::{Fingerprint, Fingerprinter, Outcome, Policy, Refusal};
+use semel_core::{
+    Fingerprint, Fingerprinter, Keyring, MemorySubjectKeys, Outcome, Policy, Refusal, SubjectKeys,
+};
 use semel_stores::sqlite::outbox::SqliteOutbox;
 use semel_stores::sqlite::tx::{self, Begun, Fate, Running};
 
@@ -430,4 +434,32 @@ async fn an_outcome_whose_messages_cannot_be_written_is_not_written_either() {
         matches!(tx::begin(&transaction, &wish).unwrap(), Begun::Refused(_)),
         "the same attempt is not begun again"
     );
+}
+
+#[tokio::test]
+async fn in_a_transaction_too_an_outcome_is_sealed_for_its_subject_or_nothing_begins() {
+    // G-20, G-30
+    let (disk, store, prints) = shop().await;
+    let keys = Arc::new(MemorySubjectKeys::new());
+    let ring = Keyring::new("m", &[1; 32]).unwrap();
+    let policy = Policy::builder().encrypt(ring).subject_keys(keys.clone()).build().unwrap();
+    let wish = || {
+        let scope = Scope::new("shop", "alice", "charge").unwrap();
+        let anna = policy.for_subject("anna");
+        Call::new(scope, "k-1".parse().unwrap(), prints.of_bytes(b"20 euro"), &anna)
+    };
+    let mut conn = conn(&disk);
+    let transaction = immediate(&mut conn);
+    let early = tx::begin(&transaction, &wish()).map(drop);
+    assert!(refused(early, Kind::Misconfigured).contains("with_subject_key"));
+    drop(transaction);
+    let first = pay(&mut conn, &wish().with_subject_key().await.unwrap()).unwrap();
+    let stored = store.get(wish().operation().id()).await.unwrap().unwrap().outcome.unwrap();
+    assert!(semel_core::seal::subject_key(&stored).is_some());
+    let again = pay(&mut conn, &wish().with_subject_key().await.unwrap()).unwrap();
+    assert_eq!((again, charged(&disk)), (first, 1));
+    keys.forget(SubjectId::of("anna")).await.unwrap();
+    let gone = pay(&mut conn, &wish().with_subject_key().await.unwrap());
+    assert!(matches!(gone, Err(Refusal::Unreadable(Unreadable::SubjectKeyMissing { .. }))), "{gone:?}");
+    assert_eq!(charged(&disk), 1, "nothing runs again");
 }

@@ -1,0 +1,1 @@
+SELECT id, master, sealed FROM semel_subject_key WHERE id = $1

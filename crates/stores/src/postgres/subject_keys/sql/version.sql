@@ -1,0 +1,1 @@
+SELECT max(version) FROM semel_key_schema

@@ -1,0 +1,2 @@
+-- Keys that a master wraps, a page at a time.
+SELECT id, master, sealed FROM semel_subject_key WHERE master = $1 AND id > $2 ORDER BY id LIMIT $3

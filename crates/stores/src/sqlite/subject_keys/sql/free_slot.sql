@@ -1,0 +1,1 @@
+INSERT INTO semel_key_free (slot) VALUES (?1)
