@@ -15,9 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use chacha20poly1305::XChaCha20Poly1305;
 use chacha20poly1305::aead::KeyInit;
-use sha2::{Digest, Sha256};
 
 use crate::codec::hex;
+use crate::digest::sha256;
 use crate::error::{Error, Kind};
 use crate::mutant;
 use crate::outcome::Unreadable;
@@ -70,10 +70,7 @@ pub struct SubjectId([u8; SUBJECT_ID_BYTES]);
 impl SubjectId {
     /// The digest of a name.
     pub fn of(subject: &str) -> Self {
-        let mut hash = Sha256::new();
-        hash.update(b"semel subject 1");
-        hash.update(subject.as_bytes());
-        Self(hash.finalize().into())
+        Self(sha256(&[b"semel subject 1", subject.as_bytes()].concat()))
     }
 
     /// The digest as bytes.
