@@ -1,7 +1,8 @@
 //! Where events go: lines on stderr, as text for people or as JSON for machines.
 //!
 //! A thread of its own does the writing, so that a terminal or a pipe that does not take its lines
-//! never holds a request up, nor the end of the process. If it falls far behind, lines are dropped and
+//! never holds a request up, nor the end of the process. Lines gather for a few milliseconds and are
+//! written together; what was logged before an orderly end is always written. If it falls far behind, lines are dropped and
 //! counted: plain ones first, then warnings and errors, and changes by operators last (their durable
 //! copy is in the operation's history). Secrets are not filtered here: they must not be in an event in
 //! the first place.
@@ -25,6 +26,9 @@ const WARNINGS_WAITING_MAX: usize = 12_288;
 const LINES_WAITING_MAX: usize = 16_384;
 /// Most bytes written in one go, but for one line.
 const BATCH_BYTES_MAX: usize = 64 << 10;
+/// How long lines gather before they are written together. A request that logs a line wakes nobody then;
+/// a process that is killed loses this much of its log.
+const GATHER: Duration = Duration::from_millis(5);
 /// How long the end of the process waits for the last lines.
 const LAST_LINES_WAIT: Duration = Duration::from_secs(2);
 
@@ -155,7 +159,9 @@ fn write_all(lines: &Receiver<Line>, backlog: &Backlog, json: bool, mut out: imp
             Err(TryRecvError::Disconnected) => None,
             Err(TryRecvError::Empty) => {
                 flush(&mut batch);
-                lines.recv().ok()
+                let first = lines.recv().ok();
+                std::thread::sleep(GATHER);
+                first
             }
         };
     }

@@ -16,6 +16,7 @@ use semel::runtime::Boxed;
 use semel::{EffectStore, Once, Recalling, Recoverer, Runtime, SubjectKeys, Sweeper, subject};
 use tokio::sync::watch;
 
+use super::crew::Crew;
 use super::fetch::{self, Http};
 use super::front::{Front, Outward};
 use super::net::{Listener, Network};
@@ -99,6 +100,7 @@ impl Door {
             tls: certificates.clone(),
             drain: settings.drain,
             runtime: runtime.clone(),
+            crew: None,
         };
         let parts = Parts {
             once,
@@ -121,6 +123,11 @@ impl Door {
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Lets these threads attend to clients.
+    pub(crate) fn employ(&mut self, crew: Crew) {
+        self.serving.crew = Some(Arc::new(crew));
     }
 
     /// Serves until `shutdown` ends, then finishes what began. Returns what could not be finished in

@@ -13,19 +13,21 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use pin_project_lite::pin_project;
 use semel::Runtime;
+use semel::http::header::IDEMPOTENCY_KEY;
 use semel::http::problem::Kind;
-use semel::http::{Fate, Op, Problem, Reply, ReplyBody, RequestBody, Semel, SemelLayer};
+use semel::http::{Fate, Op, Problem, Protection, Reply, ReplyBody, RequestBody, Semel, SemelLayer};
 use semel::policy::DEFAULTS;
 use semel::runtime::Boxed;
 use tower_layer::Layer;
 use tower_service::Service;
-use tracing::Instrument;
 use tracing::instrument::Instrumented;
+use tracing::level_filters::LevelFilter;
+use tracing::{Instrument, Span};
 
 use super::WELL_KNOWN;
 use super::observe::{self, Metrics, Running};
 use super::serve::{ClientBody, Peer};
-use super::table::{Table, Tables};
+use super::table::{Entry, Table, Tables};
 use super::trace::{CORRELATION_ID, Trace};
 use super::upstream::{Body, Deadline, Protected, Upstream};
 
@@ -111,12 +113,20 @@ impl Service<Request<ClientBody>> for Front {
     fn call(&mut self, request: Request<ClientBody>) -> Answering {
         let (mut head, body) = request.into_parts();
         let trace = Trace::enter(&mut head.headers);
-        let (span, correlation) = (trace.span(), trace.correlation);
+        let correlation = trace.correlation.clone();
         let tables = self.tables.clone();
         let table = tables.load();
         let entry = table.find(&head.method, head.uri.path());
         let peer = head.extensions.get::<Peer>().map(|Peer(address)| address.ip());
         table.strip(&mut head, entry.unwrap_or(table.fallback()), peer);
+        // A span costs more than the rest of what is done here. Without a key there is nothing to log
+        // about a request, unless it fails; the way to the upstream has the trace for that.
+        let span = if is_logged(&head, entry) {
+            trace.span()
+        } else {
+            head.extensions.insert(trace);
+            Span::none()
+        };
         if let Some(own) = self.own(&table, &head) {
             return Answering { way: Way::Own { own: own.instrument(span) }, correlation };
         }
@@ -127,6 +137,13 @@ impl Service<Request<ClientBody>> for Front {
         let layered = span.in_scope(|| self.layered.call(request)).instrument(span);
         Answering { way: Way::Layered { layered }, correlation }
     }
+}
+
+/// Whether something will be logged about a request that fares well.
+fn is_logged(request: &Parts, entry: Option<&Entry>) -> bool {
+    request.headers.contains_key(IDEMPOTENCY_KEY)
+        || entry.is_some_and(|entry| entry.route.protection() == Protection::Required)
+        || LevelFilter::current() > LevelFilter::INFO
 }
 
 /// The longest the upstream may take for a protected request.

@@ -6,6 +6,7 @@
 
 mod alarm;
 pub(crate) mod ask;
+mod crew;
 mod door;
 pub(crate) mod fetch;
 mod front;
@@ -46,6 +47,7 @@ use crate::config::mistake::Mistake;
 use crate::config::resolved::{self, Gateway, Target};
 use crate::config::{self, Here, Resolved, Shown, check, reload};
 use crate::demo::payments::Payments;
+use crew::Crew;
 use door::{Door, Parts};
 
 pub(crate) use upstream::client_config;
@@ -81,7 +83,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         None => None,
     };
     let (network, runtime) = (Arc::new(net::RealNetwork), Arc::new(Tokio::new()));
-    let door = Door::open(&settings, store, subject_keys, network, runtime).await?;
+    let mut door = Door::open(&settings, store, subject_keys, network, runtime).await?;
+    door.employ(Crew::gather()?);
     let parts = door.shared.clone();
     let ending = Arc::new(AtomicBool::new(false));
     if let Some(admin) = &settings.admin {

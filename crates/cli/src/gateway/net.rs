@@ -48,7 +48,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 /// A connection. TCP stays unboxed: it is what production runs on.
 pub(crate) enum Stream {
     Tcp(TcpStream),
-    #[cfg_attr(not(test), expect(dead_code, reason = "only simulations have other networks"))]
+    /// Of a simulation.
     Other(Box<dyn Io>),
 }
 
@@ -112,6 +112,22 @@ macro_rules! one_of {
 pub(crate) use one_of;
 
 one_of!(Stream: Tcp, Other);
+
+impl Stream {
+    /// From now on the runtime of this thread wakes whoever reads and writes it.
+    ///
+    /// # Errors
+    ///
+    /// If this machine refuses; the connection is closed then.
+    pub(crate) fn move_here(&mut self) -> io::Result<()> {
+        let nobody = Stream::Other(Box::new(tokio::io::empty()));
+        *self = match std::mem::replace(self, nobody) {
+            Stream::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream.into_std()?)?),
+            other => other,
+        };
+        Ok(())
+    }
+}
 
 /// The network of this machine.
 #[derive(Clone, Copy, Debug, Default)]

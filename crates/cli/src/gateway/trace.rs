@@ -3,8 +3,6 @@
 //! What a client sends is taken if it is well-formed and made up if it is not; it never gets into a
 //! log or to the upstream unchecked. Spans are told apart in logs only: nothing is sent to a collector.
 
-use std::fmt;
-
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use semel::Nonce;
 
@@ -60,14 +58,31 @@ impl Parent {
 
     /// The id all services of a request share.
     pub(crate) fn trace_id(self) -> String {
-        format!("{:032x}", self.trace)
+        String::from_utf8_lossy(&digits::<32>(self.trace)).into_owned()
+    }
+
+    /// As a header has it.
+    fn text(self) -> HeaderValue {
+        let mut text = *b"00-________________________________-________________-__";
+        text[3..35].copy_from_slice(&digits::<32>(self.trace));
+        text[36..52].copy_from_slice(&digits::<16>(self.span.into()));
+        text[53..].copy_from_slice(&digits::<2>(self.flags.into()));
+        header(&text)
     }
 }
 
-impl fmt::Display for Parent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, self.flags)
+/// The last `N` hexadecimal digits of a number, without the detour over `format!`: every request has two.
+fn digits<const N: usize>(mut value: u128) -> [u8; N] {
+    let mut digits = [b'0'; N];
+    for digit in digits.iter_mut().rev() {
+        *digit = b"0123456789abcdef"[(value & 15) as usize];
+        value >>= 4;
     }
+    digits
+}
+
+fn header(text: &[u8]) -> HeaderValue {
+    HeaderValue::from_bytes(text).expect("hexadecimal digits and dashes can stand in a header")
 }
 
 /// Lower-case digits only, as the standard demands.
@@ -106,11 +121,16 @@ impl Trace {
         let state = received.and_then(|_| state(headers));
         let parent = received.map_or_else(Parent::begun, Parent::child);
         let correlation = [&CORRELATION_ID, &REQUEST_ID].into_iter().find_map(|name| accepted(headers, name));
-        let correlation = correlation.unwrap_or_else(|| text(Nonce::random()));
+        // A trace that begins here has an id nobody else has: it does for both.
+        let made_up = || match received {
+            Some(_) => u128::from_be_bytes(random()),
+            None => parent.trace,
+        };
+        let correlation = correlation.unwrap_or_else(|| header(&digits::<32>(made_up())));
         if accepted(headers, &REQUEST_ID).is_none() {
             headers.remove(REQUEST_ID);
         }
-        headers.insert(TRACEPARENT, text(parent));
+        headers.insert(TRACEPARENT, parent.text());
         match state {
             Some(state) => drop(headers.insert(TRACESTATE, state)),
             None => drop(headers.remove(TRACESTATE)),
@@ -128,10 +148,6 @@ impl Trace {
             correlation_id = correlation,
         )
     }
-}
-
-fn text(value: impl fmt::Display) -> HeaderValue {
-    HeaderValue::try_from(value.to_string()).expect("hexadecimal digits and dashes can stand in a header")
 }
 
 /// The header's value, if there is one line of it and no more.
@@ -212,7 +228,7 @@ mod tests {
     fn a_later_version_is_read_as_far_as_ours_goes() {
         let later = GIVEN.replacen("00", "cc", 1);
         let read = Parent::parse(format!("{later}-what-the-future-brings").as_bytes()).unwrap();
-        assert_eq!(read.to_string(), GIVEN);
+        assert_eq!(read.text(), GIVEN);
         assert_eq!(Parent::parse(format!("{later}.x").as_bytes()), None);
     }
 

@@ -13,6 +13,8 @@ pub(super) struct Queue<T> {
 struct State<T> {
     waiting: VecDeque<T>,
     open: bool,
+    /// The thread waits to be woken. While it works, waking it would be a system call for nothing.
+    asleep: bool,
 }
 
 /// Why nothing was queued.
@@ -26,7 +28,7 @@ pub(super) enum Refused {
 
 impl<T> Queue<T> {
     pub(super) fn new(max: usize) -> Self {
-        let state = State { waiting: VecDeque::new(), open: true };
+        let state = State { waiting: VecDeque::new(), open: true, asleep: false };
         Self { state: Mutex::new(state), ready: Condvar::new(), max }
     }
 
@@ -40,8 +42,11 @@ impl<T> Queue<T> {
             return Err(Refused::Full);
         }
         state.waiting.push_back(item);
+        let asleep = std::mem::take(&mut state.asleep);
         drop(state);
-        self.ready.notify_one();
+        if asleep {
+            self.ready.notify_one();
+        }
         Ok(())
     }
 
@@ -53,6 +58,7 @@ impl<T> Queue<T> {
             if !state.open {
                 return false;
             }
+            state.asleep = true;
             state = self.ready.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         into.extend(state.waiting.pop_front());

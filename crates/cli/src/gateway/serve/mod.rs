@@ -33,6 +33,7 @@ use tower_service::Service;
 
 use super::BoxError;
 use super::alarm::Clock;
+use super::crew::Crew;
 use super::net::{Listener, Spawner, Stream, Timer, within};
 use super::{headers, problem};
 use crate::config::resolved::{ClientLimits, Network};
@@ -67,6 +68,8 @@ pub(crate) struct Settings {
     /// How long requests in flight may take after the end has been announced.
     pub(crate) drain: Duration,
     pub(crate) runtime: Arc<dyn Runtime>,
+    /// Who attends to connections of HTTP/1; the runtime if nobody does.
+    pub(crate) crew: Option<Arc<Crew>>,
 }
 
 /// How it ended.
@@ -161,12 +164,13 @@ fn turn_away<S>(shared: &Shared<S>, turned_away: &Arc<Census>, mut stream: Strea
     }));
 }
 
-/// One connection, from its first byte to its last.
+/// One connection, from its first byte to the choice of who attends to it.
 async fn attend<S, B>(shared: Arc<Shared<S>>, stream: Stream, peer: SocketAddr, place: Held)
 where
     S: Service<Request<ClientBody>, Response = Response<B>, Error: Into<BoxError>, Future: Send>
         + Clone
         + Send
+        + Sync
         + 'static,
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
@@ -199,46 +203,80 @@ where
             _ => return,
         },
     };
-    let edge = Edge {
+    match (http2, &settings.crew) {
+        (true, _) => speak_http2(&shared, client, first, link).await,
+        (false, None) => speak_http1(&shared, client, first, link).await,
+        (false, Some(crew)) => {
+            let shared = shared.clone();
+            crew.take(Box::pin(async move {
+                match client.move_here() {
+                    Ok(()) => speak_http1(&shared, client, first, link).await,
+                    Err(error) => tracing::error!(%error, "a client's connection cannot be attended"),
+                }
+            }));
+        }
+    }
+}
+
+fn edge<S: Clone>(shared: &Shared<S>, link: &Arc<Link>) -> Edge<S> {
+    let Settings { runtime, limits, .. } = &shared.settings;
+    Edge {
         service: shared.service.clone(),
         link: link.clone(),
         runtime: runtime.clone(),
         body_timeout: limits.body_timeout,
-    };
-    let framing = (!http2).then(Framing::new);
-    let io = TokioIo::new(Wire::new(client, first, link.clone(), framing));
-    match http2 {
-        true => {
-            let connection = http2::Builder::new(Spawner(runtime.clone()))
-                .timer(Timer::new(runtime.clone()))
-                .keep_alive_interval(PING_EVERY)
-                .max_concurrent_streams(STREAMS_MAX)
-                .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
-                .serve_connection(io, edge);
-            let mut connection = pin!(connection);
-            drive(&mut connection, &link).await;
-        }
-        false => {
-            let mut connection = http1::Builder::new()
-                .header_read_timeout(None)
-                .max_header_size(limits.header_bytes_max)
-                .max_buf_size(limits.header_bytes_max.max(BUFFER_BYTES_MIN))
-                .serve_connection(io, edge)
-                .with_upgrades();
-            let ended = drive(&mut Pin::new(&mut connection), &link).await;
-            if ended == Some(Overdue::Head)
-                && let Some(parts) = connection.into_parts()
-            {
-                let mut client = parts.io.into_inner();
-                let answer =
-                    problem::raw(Kind::RequestSlow, "The head of the request did not come to its end.");
-                let _ = within(&**runtime, TURN_AWAY_WITHIN, async {
-                    client.write_all(answer.as_bytes()).await?;
-                    client.shutdown().await
-                })
-                .await;
-            }
-        }
+    }
+}
+
+async fn speak_http2<S, B>(shared: &Shared<S>, client: Client, first: Bytes, link: Arc<Link>)
+where
+    S: Service<Request<ClientBody>, Response = Response<B>, Error: Into<BoxError>, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let Settings { runtime, limits, .. } = &shared.settings;
+    let io = TokioIo::new(Wire::new(client, first, link.clone(), None));
+    let connection = http2::Builder::new(Spawner(runtime.clone()))
+        .timer(Timer::new(runtime.clone()))
+        .keep_alive_interval(PING_EVERY)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(u32::try_from(limits.header_bytes_max).unwrap_or(u32::MAX))
+        .serve_connection(io, edge(shared, &link));
+    let mut connection = pin!(connection);
+    drive(&mut connection, &link).await;
+}
+
+async fn speak_http1<S, B>(shared: &Shared<S>, client: Client, first: Bytes, link: Arc<Link>)
+where
+    S: Service<Request<ClientBody>, Response = Response<B>, Error: Into<BoxError>, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let Settings { runtime, limits, .. } = &shared.settings;
+    let io = TokioIo::new(Wire::new(client, first, link.clone(), Some(Framing::new())));
+    let mut connection = http1::Builder::new()
+        .header_read_timeout(None)
+        .max_header_size(limits.header_bytes_max)
+        .max_buf_size(limits.header_bytes_max.max(BUFFER_BYTES_MIN))
+        .serve_connection(io, edge(shared, &link))
+        .with_upgrades();
+    let ended = drive(&mut Pin::new(&mut connection), &link).await;
+    if ended == Some(Overdue::Head)
+        && let Some(parts) = connection.into_parts()
+    {
+        let mut client = parts.io.into_inner();
+        let answer = problem::raw(Kind::RequestSlow, "The head of the request did not come to its end.");
+        let _ = within(&**runtime, TURN_AWAY_WITHIN, async {
+            client.write_all(answer.as_bytes()).await?;
+            client.shutdown().await
+        })
+        .await;
     }
 }
 

@@ -24,6 +24,16 @@ pub(super) enum Client {
 
 one_of!(Client: Plain, Tls);
 
+impl Client {
+    /// From now on the runtime of this thread wakes whoever reads and writes it.
+    pub(super) fn move_here(&mut self) -> io::Result<()> {
+        match self {
+            Client::Plain(stream) => stream.move_here(),
+            Client::Tls(stream) => stream.get_mut().0.move_here(),
+        }
+    }
+}
+
 /// Reads just enough to tell HTTP/2 from HTTP/1, and says which, with what was read. `None`: the client
 /// went away first.
 pub(super) async fn sniff(client: &mut Client) -> io::Result<Option<(bool, Bytes)>> {

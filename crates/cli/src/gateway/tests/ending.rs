@@ -1,10 +1,12 @@
 //! How it stops: what has begun is brought to its end, nothing new is begun.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
+use super::super::crew::Crew;
 use super::super::serve::Drained;
 use super::rig::*;
 
@@ -28,6 +30,34 @@ async fn requests_in_flight_are_answered_and_the_connection_closes() {
     let place = proxy.address;
     assert_eq!(proxy.ended().await, Drained::Fully);
     assert!(TcpStream::connect(place).await.is_err(), "nobody is accepted any more");
+}
+
+#[tokio::test]
+async fn a_crew_finishes_what_it_has_begun() {
+    // G-17
+    let (stage, address) = Stage::open().await;
+    let mut plan = Plan::to(&[address]);
+    plan.crew = Some(Arc::new(Crew::gather().unwrap()));
+    let mut proxy = plan.start().await;
+    let (mut client, mut idle) = (proxy.client().await, proxy.client().await);
+    for client in [&mut client, &mut idle] {
+        client.say("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let mut service = stage.next().await;
+        service.head().await;
+        service.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        assert_eq!(client.answer().await.text(), "ok");
+        drop(service);
+    }
+    client.say("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    proxy.stop();
+    assert!(idle.is_closed().await, "who waits for nothing is let go");
+    service.say("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+    let answer = client.answer().await;
+    assert_eq!((answer.text(), answer.header("connection")), ("ok", Some("close")));
+    assert!(client.is_closed().await);
+    assert_eq!(proxy.ended().await, Drained::Fully);
 }
 
 #[tokio::test]

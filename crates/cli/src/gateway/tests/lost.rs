@@ -5,10 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel::runtime::Boxed;
+use bytes::Bytes;
+use http_body_util::Full;
+use semel::runtime::{Boxed, Tokio};
+use tower_service::Service;
 
-use super::super::net::{Listener, Network, Stream};
+use super::super::net::{Listener, Network, RealNetwork, Stream};
+use super::super::trace::Trace;
+use super::super::upstream::Upstream;
 use super::rig::*;
+use crate::log::Page;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &str = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
@@ -178,6 +184,24 @@ async fn nobody_there_means_that_nothing_happened() {
         assert_eq!(answer.header("content-type"), Some("application/problem+json"));
         assert!(answer.text().contains("urn:semel:problem:upstream-unreachable"), "{}", answer.text());
     }
+}
+
+#[tokio::test]
+async fn a_request_without_a_span_fails_under_its_trace() {
+    // G-80
+    let page = Page::default();
+    let out = page.clone();
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || out.clone()).finish();
+    let _logging = tracing::subscriber::set_default(subscriber);
+    let to = upstream_to(&[nobody().await]);
+    let mut upstream = Upstream::new(&to, Arc::new(RealNetwork), Arc::new(Tokio::new())).unwrap();
+    let trace = Trace::enter(&mut http::HeaderMap::new());
+    let mut request = http::Request::new(Full::new(Bytes::new()));
+    request.extensions_mut().insert(trace.clone());
+    let answer = soon(upstream.call(request)).await.unwrap();
+    assert_eq!(answer.status(), 502);
+    let (shown, id) = (page.text(), trace.parent.trace_id());
+    assert!(shown.contains("no answer from the upstream") && shown.contains(&id), "{shown}");
 }
 
 #[tokio::test]

@@ -24,6 +24,7 @@ use tokio::task::JoinHandle;
 use tower_service::Service;
 
 use super::super::BoxError;
+use super::super::crew::Crew;
 use super::super::net::{Network, RealNetwork};
 use super::super::serve::{self, Certificates, ClientBody, Drained};
 use super::super::upstream::{Body, Deadline, Protected, Upstream};
@@ -71,6 +72,7 @@ pub(super) struct Plan {
     pub(super) drain: Duration,
     pub(super) network: Arc<dyn Network>,
     pub(super) runtime: Arc<dyn Runtime>,
+    pub(super) crew: Option<Arc<Crew>>,
 }
 
 impl Plan {
@@ -83,6 +85,7 @@ impl Plan {
             drain: Duration::from_secs(5),
             network: Arc::new(RealNetwork),
             runtime: Arc::new(Tokio::new()),
+            crew: None,
         }
     }
 
@@ -97,6 +100,7 @@ impl Plan {
             tls: self.tls,
             drain: self.drain,
             runtime: runtime.clone(),
+            crew: self.crew,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let service = forward(upstream.clone(), runtime);

@@ -87,6 +87,7 @@ async fn it_runs_on_any_network_and_clock() {
         tls: None,
         drain: Duration::from_secs(5),
         runtime: time.clone(),
+        crew: None,
     };
     let service = forward(upstream, time.clone());
     let ended = tokio::spawn(async move {

@@ -16,6 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use super::super::crew::Crew;
 use super::super::serve::Certificates;
 use super::rig::*;
 use crate::config::resolved::{ServerTls, Target};
@@ -115,6 +116,21 @@ async fn clients_come_over_tls_with_either_protocol() {
         let seen = get(stream).await;
         assert!(seen.contains("\nx-forwarded-proto: https\n"), "{seen}");
         assert!(!seen.contains("x-test-san"), "nobody showed a certificate: {seen}");
+    }
+}
+
+#[tokio::test]
+async fn a_crew_takes_over_a_client_after_its_handshake() {
+    let (folder, authority) = (TempDir::new().unwrap(), Authority::new());
+    let (address, _) = mirror().await;
+    let mut plan = Plan::to(&[address]);
+    plan.tls = Some(Certificates::load(files(&folder, &authority, "gateway.example")).unwrap());
+    plan.crew = Some(Arc::new(Crew::gather().unwrap()));
+    let proxy = plan.start().await;
+    for alpn in [&b"http/1.1"[..], b"h2", b"http/1.1"] {
+        let stream = dial(&proxy, client_config(&authority, None, alpn)).await.unwrap();
+        let seen = get(stream).await;
+        assert!(seen.contains("\nx-forwarded-proto: https\n"), "{seen}");
     }
 }
 

@@ -6,6 +6,7 @@ use semel::http::problem::Kind;
 
 use super::super::problem;
 use super::body::{Body, Payload};
+use super::task::Task;
 
 /// Why there is no answer.
 #[derive(Debug)]
@@ -25,20 +26,18 @@ impl Failure {
         Self { problem, fate: Fate::Unknown(reason.clone()), reason }
     }
 
-    /// Nothing is certain about a request of which a copy was lost before.
-    pub(super) fn after_loss(mut self, was_lost: bool) -> Self {
-        if was_lost {
+    pub(super) fn into_response<B: Payload>(mut self, task: &Task<B>) -> Response<Body<B>> {
+        if task.was_lost {
+            // Nothing is certain about a request of which a copy was lost before.
             self.fate = Fate::Unknown(self.reason.clone());
         }
-        self
-    }
-
-    pub(super) fn into_response<B: Payload>(self) -> Response<Body<B>> {
         let detail = match self.fate {
             Fate::NothingHappened => "The request was not sent on.",
             Fate::Unknown(_) => "The request was sent on; whether it had an effect is not known.",
         };
-        tracing::warn!(fate = ?self.fate, reason = %self.reason, "no answer from the upstream");
+        task.under_trace(|| {
+            tracing::warn!(fate = ?self.fate, reason = %self.reason, "no answer from the upstream");
+        });
         let mut response = problem::response(self.problem, detail).map(Body::own);
         response.extensions_mut().insert(self.fate);
         response

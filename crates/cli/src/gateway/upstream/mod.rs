@@ -119,7 +119,7 @@ impl<B: Payload> Shared<B> {
         let mut task = Task::new(request);
         if let [target] = &*self.targets {
             let answer = target.send(&mut task).await;
-            return answer.unwrap_or_else(|failure| failure.after_loss(task.was_lost).into_response());
+            return answer.unwrap_or_else(|failure| failure.into_response(&task));
         }
         let mut failure = None;
         for target in self.order() {
@@ -127,13 +127,12 @@ impl<B: Payload> Shared<B> {
                 Ok(response) => return response,
                 // Nothing was sent, so another may have it, protected or not.
                 Err(unsent) if task.is_here() => failure = Some(unsent),
-                Err(lost) => return lost.after_loss(task.was_lost).into_response(),
+                Err(lost) => return lost.into_response(&task),
             }
         }
         failure
             .unwrap_or_else(|| Failure::nothing_happened(Kind::UpstreamUnreachable, "no target".to_owned()))
-            .after_loss(task.was_lost)
-            .into_response()
+            .into_response(&task)
     }
 }
 

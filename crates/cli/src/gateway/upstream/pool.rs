@@ -16,6 +16,7 @@ use std::time::Duration;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 
+use super::super::crew;
 use super::body::Payload;
 use super::line::Line;
 use super::outgoing::Outgoing;
@@ -32,13 +33,16 @@ pub(super) struct Connection<B: Payload> {
     pub(super) line: Arc<Line>,
     /// Whether it has carried a request before.
     pub(super) reused: bool,
+    /// Of the thread that opened it.
+    place: usize,
     _carries: std::marker::PhantomData<fn(B)>,
 }
 
 impl<B: Payload> Connection<B> {
     pub(super) fn new(sender: http1::SendRequest<Outgoing<B>>, driver: Driver<B>, line: Arc<Line>) -> Self {
         let driver = Box::pin(driver.with_upgrades());
-        Self { sender, driver, ended: false, line, reused: false, _carries: std::marker::PhantomData }
+        let place = crew::place();
+        Self { sender, driver, ended: false, line, reused: false, place, _carries: std::marker::PhantomData }
     }
 
     /// Lets hyper read and write as much as it can.
@@ -68,13 +72,17 @@ pub(super) struct Limits {
 }
 
 pub(super) struct Pool<B: Payload> {
-    idle: Mutex<Vec<Idle<B>>>,
+    /// One list for each place: a connection is used by the thread whose runtime wakes its reader.
+    idle: Box<[Mutex<Vec<Idle<B>>>]>,
+    /// In all lists together.
+    count: AtomicUsize,
     limits: Limits,
 }
 
 impl<B: Payload> Pool<B> {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { idle: Mutex::new(Vec::new()), limits }
+        let idle = (0..crew::places()).map(|_| Mutex::default()).collect();
+        Self { idle, count: AtomicUsize::new(0), limits }
     }
 
     /// The connection used last, if it is young enough and, on a look, alive.
@@ -83,14 +91,16 @@ impl<B: Payload> Pool<B> {
             true => self.limits.idle_protected.min(self.limits.idle),
             false => self.limits.idle,
         };
+        let place = crew::place();
         loop {
             let mut connection = {
-                let mut idle = self.lock();
+                let mut idle = lock(&self.idle[place]);
                 // All others are older still.
                 let youngest = idle.last()?;
                 if now.saturating_sub(youngest.since) >= limit {
                     return None;
                 }
+                self.count.fetch_sub(1, Ordering::Relaxed);
                 idle.pop()?.connection
             };
             connection.drive(&mut Context::from_waker(Waker::noop()));
@@ -102,24 +112,31 @@ impl<B: Payload> Pool<B> {
     }
 
     fn put(&self, connection: Box<Connection<B>>, now: Duration) {
-        let mut idle = self.lock();
-        if idle.len() < self.limits.connections_max {
-            idle.push(Idle { connection, since: now });
+        if self.count.fetch_add(1, Ordering::Relaxed) < self.limits.connections_max {
+            lock(&self.idle[connection.place]).push(Idle { connection, since: now });
+        } else {
+            self.count.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
     /// Closes what is too old or was closed by the other side.
     pub(super) fn sweep(&self, now: Duration) {
         let mut nobody = Context::from_waker(Waker::noop());
-        self.lock().retain_mut(|idle| {
-            idle.connection.drive(&mut nobody);
-            idle.connection.is_ready() && now.saturating_sub(idle.since) < self.limits.idle
-        });
+        for idle in &self.idle {
+            lock(idle).retain_mut(|idle| {
+                idle.connection.drive(&mut nobody);
+                let kept = idle.connection.is_ready() && now.saturating_sub(idle.since) < self.limits.idle;
+                if !kept {
+                    self.count.fetch_sub(1, Ordering::Relaxed);
+                }
+                kept
+            });
+        }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Idle<B>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<B: Payload>(idle: &Mutex<Vec<Idle<B>>>) -> MutexGuard<'_, Vec<Idle<B>>> {
+    idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A target with one more request on it, for as long as this lives.

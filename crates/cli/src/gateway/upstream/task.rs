@@ -12,6 +12,7 @@ use semel::Runtime;
 
 use super::super::headers;
 use super::super::serve::Held;
+use super::super::trace::Trace;
 use super::body::Payload;
 use super::line::Line;
 use super::outgoing::{Go, Outgoing};
@@ -42,6 +43,8 @@ pub(super) struct Task<B> {
     pub(super) deadline: Option<Duration>,
     pub(super) switch: Option<Switch>,
     expects_continue: bool,
+    /// Of a request without a span of its own.
+    trace: Option<Trace>,
     /// Held by the body that waits for the upstream's word.
     go: Option<Arc<Go>>,
     /// Whether a first copy of it was sent and lost.
@@ -56,6 +59,7 @@ impl<B: Payload> Task<B> {
         let protected = parts.extensions.remove::<Protected>().is_some();
         let deadline = parts.extensions.remove::<Deadline>().map(|Deadline(at)| at);
         let switch = switch(&mut parts);
+        let trace = parts.extensions.remove::<Trace>();
         // What the gateway's own parts told each other ends here.
         parts.extensions.clear();
         headers::drop_hop_by_hop(&mut parts.headers);
@@ -74,6 +78,7 @@ impl<B: Payload> Task<B> {
             deadline,
             switch,
             expects_continue,
+            trace,
             go: None,
             was_lost: false,
             repeatable,
@@ -164,6 +169,14 @@ impl<B: Payload> Task<B> {
     pub(super) fn restore(&mut self, spare: Parts) {
         self.was_lost = true;
         self.request = Some((spare, None));
+    }
+
+    /// Does what may be logged, under the request's trace.
+    pub(super) fn under_trace<T>(&self, work: impl FnOnce() -> T) -> T {
+        match &self.trace {
+            Some(trace) => trace.span().in_scope(work),
+            None => work(),
+        }
     }
 
     pub(super) fn is_here(&self) -> bool {
