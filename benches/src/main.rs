@@ -33,6 +33,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// How long an interrupted run may take to put things away.
 const STOP_MAX: Duration = Duration::from_secs(15);
+/// How often everybody takes a turn, unless somebody wants less.
+const ROUNDS: u8 = 5;
 
 #[derive(Parser)]
 #[command(about = "Measures Semel beside what it is compared with.")]
@@ -43,6 +45,12 @@ struct Args {
     /// Small counts and short windows: shows that the runner works, proves nothing about speed.
     #[arg(long)]
     quick: bool,
+    /// Of `messages` only these, separated by commas: parts, databases, brokers. A kind that is not named is measured whole.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    only: Vec<messages::Word>,
+    /// How often everybody takes a turn.
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u8).range(1..))]
+    rounds: u8,
     /// Where the HTML report goes; by default report/<mode>.html beside this program's sources.
     #[arg(long)]
     report: Option<PathBuf>,
@@ -78,7 +86,7 @@ struct Effort {
 impl Effort {
     fn new(quick: bool) -> Self {
         let [warm_up, window] = if quick { [50, 150] } else { [500, 2500] }.map(Duration::from_millis);
-        Self { quick, rounds: 5, warm_up, window }
+        Self { quick, rounds: ROUNDS.into(), warm_up, window }
     }
 
     fn pick<T>(&self, full: T, quick: T) -> T {
@@ -126,7 +134,7 @@ fn run_part(part: &[String]) -> Result<()> {
 }
 
 async fn measure(args: &Args) -> Result<()> {
-    let effort = Effort::new(args.quick);
+    let effort = Effort { rounds: args.rounds.into(), ..Effort::new(args.quick) };
     let machine = Machine::look()?;
     println!("{machine}");
     if args.quick {
@@ -157,7 +165,7 @@ async fn measure(args: &Args) -> Result<()> {
         boards.extend(growth::measure(effort).await?);
     }
     if wants(Mode::Messages) {
-        boards.extend(messages::measure(effort).await?);
+        boards.extend(messages::measure(effort, &messages::Choice(args.only.clone())).await?);
     }
     let path = args.report.clone().unwrap_or_else(|| default_report(args.mode));
     report::write(&path, &machine, &boards, args.quick)

@@ -14,15 +14,12 @@ pub(crate) struct Servers {
 
 impl Servers {
     /// Starts engines side by side.
-    pub(crate) async fn start(engines: &'static [&'static str]) -> Result<Self> {
+    pub(crate) async fn start(engines: &[&str]) -> Result<Self> {
         Self::with(engines, &[]).await
     }
 
     /// The same, with settings the script reads from its environment.
-    pub(crate) async fn with(
-        engines: &'static [&'static str],
-        settings: &'static [(&'static str, &'static str)],
-    ) -> Result<Self> {
+    pub(crate) async fn with(engines: &[&str], settings: &[(&str, &str)]) -> Result<Self> {
         let directory = TempDir::new()?;
         // Servers run as other users and must reach their directories below this one.
         std::fs::set_permissions(directory.path(), std::fs::Permissions::from_mode(0o711))?;

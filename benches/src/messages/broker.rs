@@ -18,7 +18,10 @@ use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer as _, ProducerContext};
-use semel_workers::sinks::{self, Address, Parcel, Sink};
+use semel_core::outbox::{Facts, Term};
+use semel_workers::sinks::{
+    self, About, Address, Answer, Batch, Dedup, Line, Opened, Parcel, Receipt, Sink, Trouble,
+};
 use semel_workers::sources::kafka::rdkafka;
 
 use super::flow::parcels;
@@ -56,6 +59,8 @@ pub(super) enum Broker {
     Kafka {
         address: String,
     },
+    /// None at all: what is published counts as landed.
+    Nowhere,
 }
 
 impl Broker {
@@ -64,6 +69,7 @@ impl Broker {
             Self::Nats { .. } => "JetStream",
             Self::SyncedNats { .. } => "JetStream, synced",
             Self::Kafka { .. } => "Kafka",
+            Self::Nowhere => "nowhere",
         }
     }
 
@@ -71,7 +77,7 @@ impl Broker {
     pub(super) fn backlog(&self, effort: Effort) -> u64 {
         match self {
             Self::SyncedNats { .. } => effort.pick(5_000, 1_000),
-            Self::Nats { .. } | Self::Kafka { .. } => effort.pick(50_000, 4_000),
+            _ => effort.pick(50_000, 4_000),
         }
     }
 
@@ -90,6 +96,7 @@ impl Broker {
                 Ok(())
             }
             Self::Kafka { address } => make_topic(address, TOPIC, PARTITIONS).await,
+            Self::Nowhere => Ok(()),
         }
     }
 
@@ -119,6 +126,7 @@ impl Broker {
         let address = match self {
             Self::Nats { url } | Self::SyncedNats { url } => format!("{url}/{STREAM}?stream={STREAM}"),
             Self::Kafka { address } => format!("kafka://{address}"),
+            Self::Nowhere => return Ok(Arc::new(Nowhere)),
         };
         Ok(sinks::open(&Address::parse(&address)?).await?)
     }
@@ -129,7 +137,31 @@ impl Broker {
                 Producer::Nats(Arc::new(nats_context(async_nats::connect(url).await?)))
             }
             Self::Kafka { address } => Producer::Kafka(Arc::new(kafka_producer(address)?)),
+            Self::Nowhere => anyhow::bail!("nobody produces for nowhere"),
         })
+    }
+}
+
+/// A sink that says of everything that it landed.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn about(&self) -> About {
+        About { name: "nowhere", dedup: Dedup::Exact, attribute_prefix: "ce-" }
+    }
+
+    fn open(&self, _: &Facts, _: Term) -> Answer<'_, Result<Opened, Trouble>> {
+        Box::pin(async { Ok(Opened { line: Box::new(Self), landed: None }) })
+    }
+}
+
+impl Line for Nowhere {
+    fn is_atomic(&self) -> bool {
+        false
+    }
+
+    fn publish<'a>(&'a mut self, batch: Batch<'a>) -> Answer<'a, Vec<Receipt>> {
+        Box::pin(async move { vec![Receipt::Landed; batch.parcels.len()] })
     }
 }
 

@@ -10,6 +10,7 @@ use semel_workers::sinks::{Format, Parcel, Stamp};
 use tokio::task::JoinSet;
 
 use super::broker::{Broker, Producer};
+use super::budget::{Budget, Each};
 use super::pins::Pins;
 use super::poller::Poller;
 use super::session::{Session, Times, messages};
@@ -37,15 +38,18 @@ pub(super) async fn live(effort: Effort, shops: &[Shop], broker: &Broker, pins: 
         "messages/s",
     );
     let pinned = pinned_name(&shops[0]);
+    let mut spent = None;
     for _ in 0..effort.rounds {
         for shop in shops {
             let session = Session::warm(shop, broker, Times::new(0)).await?;
-            board.add(shop.name(), live_window(effort, shop, &session).await?);
+            let (rate, each) = live_window(effort, shop, &session).await?;
+            board.add(shop.name(), rate);
             session.stop().await?;
             if matches!(shop, Shop::Postgres(_)) {
+                spent = Some(each);
                 let held = pins.hold().await?;
                 let session = Session::warm(shop, broker, Times::new(0)).await?;
-                board.add(&pinned, live_window(effort, shop, &session).await?);
+                board.add(&pinned, live_window(effort, shop, &session).await?.0);
                 session.stop().await?;
                 held.release().await?;
             }
@@ -59,6 +63,9 @@ pub(super) async fn live(effort: Effort, shops: &[Shop], broker: &Broker, pins: 
     board.note(format!(
         "{WRITERS} writers (SQLite: one), who wait while more than {AHEAD_MAX} messages are not published."
     ));
+    if let Some(each) = spent {
+        board.note(format!("Processor time of a message from Postgres, last round: {each}."));
+    }
     Ok(board)
 }
 
@@ -66,7 +73,7 @@ pub(super) fn pinned_name(shop: &Shop) -> String {
     format!("{}, beside pinned transactions", shop.name())
 }
 
-async fn live_window(effort: Effort, shop: &Shop, session: &Session) -> Result<f64> {
+async fn live_window(effort: Effort, shop: &Shop, session: &Session) -> Result<(f64, Each)> {
     let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
     for (n, mut writer) in shop.writers(WRITERS).await?.into_iter().enumerate() {
@@ -88,15 +95,16 @@ async fn live_window(effort: Effort, shop: &Shop, session: &Session) -> Result<f
         });
     }
     tokio::time::sleep(effort.warm_up).await;
-    let (from, began) = (session.published(), Instant::now());
+    let (from, began, before) = (session.published(), Instant::now(), Budget::now()?);
     tokio::time::sleep(effort.window).await;
     let (count, took) = (session.published() - from, began.elapsed());
+    let spent = Budget::now()?.since(before, count);
     stop.store(true, Ordering::Relaxed);
     while let Some(task) = tasks.join_next().await {
         task??;
     }
     session.until_published(written.load(Ordering::Relaxed)).await?;
-    Ok(count as f64 / took.as_secs_f64())
+    Ok((count as f64 / took.as_secs_f64(), spent))
 }
 
 /// Messages that are there when the relay begins, beside what the broker's own producer does with the same

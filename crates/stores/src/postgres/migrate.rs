@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 6] = [
+static MIGRATIONS: [Migration; 7] = [
     Migration {
         version: 1,
         name: "operations",
@@ -50,6 +50,13 @@ static MIGRATIONS: [Migration; 6] = [
         name: "flow",
         sql: include_str!("../../migrations/postgres/0006_flow.sql"),
         minimum_reader: 1,
+    },
+    Migration {
+        version: 7,
+        name: "quick",
+        sql: include_str!("../../migrations/postgres/0007_quick.sql"),
+        // Older ones write messages without a lane, which is refused from here on.
+        minimum_reader: 6,
     },
 ];
 

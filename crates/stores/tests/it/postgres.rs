@@ -4,6 +4,7 @@ mod batches;
 mod crash;
 mod fences;
 mod joined;
+mod ledger;
 mod lost_commit;
 mod outbox;
 mod proxy;

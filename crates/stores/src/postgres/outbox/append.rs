@@ -83,6 +83,14 @@ impl Changes {
     pub(super) fn sets_aside(&self) -> bool {
         !self.put.sequences.is_empty()
     }
+
+    /// No letter is touched.
+    fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+            && self.sent.is_empty()
+            && self.put.sequences.is_empty()
+            && self.kept.sequences.is_empty()
+    }
 }
 
 impl Puts {
@@ -163,7 +171,14 @@ impl PostgresCursor {
         sent.push((&changes.sent, Type::INT8_ARRAY));
         let promote: [Param<'_>; 3] =
             [(&self.lane, Type::INT2), (&clock, Type::INT8), (&changes.keys, Type::TEXT_ARRAY)];
-        let mut statements: Vec<Statement<'_>> = vec![(sql::APPEND, &append)];
+        let wait: Param<'_> = (&desk.lock_ms, Type::INT8);
+        let alone: Vec<Param<'_>> = append.iter().cloned().chain([wait]).collect();
+        // Most often nothing goes with it, and then it brings its settings along.
+        let (begin, first): (&str, Statement<'_>) = match changes.is_empty() {
+            true => (sql::BEGIN_STEP, (sql::STEP, &alone)),
+            false => (&desk.begin, (sql::APPEND, &append)),
+        };
+        let mut statements = vec![first];
         if !changes.put.sequences.is_empty() {
             statements.push((sql::SET_ASIDE, &put));
         }
@@ -178,7 +193,7 @@ impl PostgresCursor {
         }
         let mut link = desk.cursors.link_to_any().await?;
         let answers = transaction(&mut link, async |link| {
-            link.live().run(desk.call_timeout, Some(&desk.begin), &statements, End::Commit(CRASHES)).await
+            link.live().run(desk.call_timeout, Some(begin), &statements, End::Commit(CRASHES)).await
         })
         .await?;
         let appended = answers.first().and_then(|rows| rows.first()).ok_or_else(no_row)?;

@@ -56,6 +56,8 @@ struct Desk {
     begin: String,
     /// How one that reads begins.
     begin_read: String,
+    /// How long a step may wait for its lane, in milliseconds.
+    lock_ms: i64,
     call_timeout: Duration,
     clock: Option<Arc<AtomicI64>>,
     store_id: [u8; 16],
@@ -107,6 +109,7 @@ impl PostgresOutbox {
             chores,
             begin: super::sql::begin(statement, lock),
             begin_read: sql::begin_read(statement),
+            lock_ms: i64::try_from(lock).unwrap_or(i64::MAX),
             call_timeout: options.call_timeout,
             clock: options.clock.clone(),
             store_id,

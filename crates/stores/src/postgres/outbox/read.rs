@@ -52,6 +52,19 @@ impl Desk {
     }
 }
 
+impl Desk {
+    /// One statement by itself that changes nothing. It sees one snapshot.
+    async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+        let mut link = self.cursors.link_to_any().await?;
+        link.busy();
+        let rows = link.live().query(self.call_timeout, sql, params).await;
+        if !rows.as_ref().is_err_and(|fault| fault.broken) {
+            link.done();
+        }
+        rows.map_err(|fault| fault.error())
+    }
+}
+
 impl PostgresCursor {
     /// The next messages of the lane that were never set aside, at most `room`; none if there are none.
     /// `from` is where the lane is, if `is_first`, or will be when all that was read before is settled.
@@ -106,13 +119,7 @@ impl PostgresCursor {
     }
 
     async fn snapshot(&self) -> Result<String, Error> {
-        let mut link = self.desk.cursors.link_to_any().await?;
-        link.busy();
-        let rows = link.live().query(self.desk.call_timeout, sql::SNAPSHOT, &[]).await;
-        if !rows.as_ref().is_err_and(|fault| fault.broken) {
-            link.done();
-        }
-        let rows = rows.map_err(|fault| fault.error())?;
+        let rows = self.desk.ask(sql::SNAPSHOT, &[]).await?;
         get(rows.first().ok_or_else(no_row)?, 0)
     }
 
@@ -120,17 +127,16 @@ impl PostgresCursor {
     async fn tail(&self, before: &str, limit: usize) -> Result<(String, Vec<Entry>), Error> {
         let (limit, since) = (limit as i64, since(before));
         let params: [Param<'_>; 3] = [(&self.lane, Type::INT2), (&since, Type::TEXT), (&limit, Type::INT8)];
-        let statements: [Statement<'_>; 2] = [(sql::SNAPSHOT, &[]), (sql::TAIL, &params)];
-        let answers = self.desk.read(&self.desk.cursors, self.desk.call_timeout, &statements).await?;
-        let [snapshot, rows, ..] = &answers[..] else { return Err(no_row()) };
-        let snapshot: String = get(snapshot.first().ok_or_else(no_row)?, 0)?;
+        let rows = self.desk.ask(sql::LOOK, &params).await?;
+        let (first, rows) = rows.split_first().ok_or_else(no_row)?;
+        let snapshot: String = get(first, 0)?;
         if xmax(&snapshot)? < xmax(before)? {
             return Err(Error::new(
                 Kind::WentBack,
                 "the database knows fewer transactions than it did: it was set back under the relay",
             ));
         }
-        Ok((snapshot, rows.iter().map(fitting).collect::<Result<_, _>>()?))
+        Ok((snapshot, rows.iter().map(|row| fitting(row, 1)).collect::<Result<_, _>>()?))
     }
 
     async fn range(&self, before: &String, snapshot: String) -> Result<Batch, Error> {
@@ -155,7 +161,7 @@ impl PostgresCursor {
         ];
         let desk = &self.desk;
         let answers = desk.read(&desk.cursors, desk.call_timeout, &[(sql::WALK, &params)]).await?;
-        answers.first().ok_or_else(no_row)?.iter().map(fitting).collect()
+        answers.first().ok_or_else(no_row)?.iter().map(|row| fitting(row, 0)).collect()
     }
 
     /// Letters that are due, each key's in order, at most `limit`. Notes if there are none at all any more.
@@ -217,11 +223,11 @@ impl PostgresCursor {
     }
 }
 
-/// Reads an entry of `tail.sql` or `walk.sql`. One in a lane that is not its key's would be out of order, and its
+/// Reads an entry of `look.sql` or `walk.sql`, whose columns start at `at`. One in a lane that is not its key's would be out of order, and its
 /// letters in another lane than it.
-fn fitting(row: &Row) -> Result<Entry, Error> {
-    let entry = entry(row, 0)?;
-    if get(row, 11)? {
+fn fitting(row: &Row, at: usize) -> Result<Entry, Error> {
+    let entry = entry(row, at)?;
+    if get(row, at + 11)? {
         return Ok(entry);
     }
     let (id, sequence) = (entry.message.id, entry.sequence);

@@ -91,7 +91,8 @@ LEFT JOIN fresh ON fresh.source = a.source AND fresh.id = a.id
 LEFT JOIN taken ON taken.number = a.taking
 LEFT JOIN LATERAL (
     SELECT i.hash, i.state FROM semel_inbox AS i
-    WHERE i.grp = $1 AND i.source = a.source AND i.id = a.id
+    -- What is new was not there.
+    WHERE fresh.id IS NULL AND i.grp = $1 AND i.source = a.source AND i.id = a.id
     OFFSET 0
 ) AS old ON true
 ORDER BY a.place

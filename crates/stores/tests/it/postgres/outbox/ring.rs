@@ -6,6 +6,7 @@ use semel_core::Outbox;
 use semel_core::error::Kind;
 use semel_core::outbox::{Saved, Settled};
 use semel_stores::postgres::outbox::enqueue;
+use tokio_postgres::error::SqlState;
 
 use super::super::rig::{Database, with_database};
 use super::desk::{Relay, begin, connect, message, sorted, take, write};
@@ -58,7 +59,7 @@ fn a_part_is_emptied_only_when_every_lane_has_saved_that_it_is_settled() {
     });
 }
 
-// G-40: a message without a lane gets its own; one in a lane there is not is at least not removed; one in a lane that
+// G-40: a message without a lane is refused; one in a lane there is not is at least not removed; one in a lane that
 // is another key's stops that lane, because it would be out of order.
 #[test]
 fn a_message_written_past_the_library_is_in_its_lane_or_told() {
@@ -73,7 +74,14 @@ fn a_message_written_past_the_library_is_in_its_lane_or_told() {
         let mend = "UPDATE semel_outbox SET lane = semel_outbox_lane(id, key), xid = pg_current_xact_id() \
                     WHERE lane <> semel_outbox_lane(id, key)";
         commit(&database, "a", "1").await;
-        database.run(&into("NULL", "2")).await;
+        let client = database.client().await;
+        let without =
+            "INSERT INTO semel_outbox (id, topic, payload) VALUES (gen_random_uuid(), 'orders', '')";
+        for statement in [without, &into("NULL", "2")] {
+            let refused = client.batch_execute(statement).await.unwrap_err();
+            assert_eq!(refused.code(), Some(&SqlState::NOT_NULL_VIOLATION), "{refused:?}");
+        }
+        database.run(&into("semel_outbox_lane(NULL, 'a')", "2")).await;
         let mut relay = Relay::of(&outbox).await;
         assert_eq!(relay.send_all(100).await, ["1", "2"], "in the same lane, in order");
 
