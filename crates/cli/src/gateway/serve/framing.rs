@@ -57,6 +57,11 @@ impl Framing {
         }
     }
 
+    /// Whether more of a body is to come.
+    pub(super) fn is_in_body(&self) -> bool {
+        !matches!(self.state, State::Head { .. } | State::Lost)
+    }
+
     pub(super) fn see(&mut self, mut bytes: &[u8]) -> Seen {
         while !bytes.is_empty() {
             match &mut self.state {

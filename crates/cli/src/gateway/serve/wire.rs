@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
@@ -15,6 +15,9 @@ use super::link::Link;
 
 /// What an HTTP/2 client says first.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// The most of a body that is taken after its answer was given.
+const LINGER_BYTES_MAX: usize = 16 << 20;
 
 /// A client's connection after TLS.
 pub(super) enum Client {
@@ -59,11 +62,32 @@ pub(super) struct Wire {
     link: Arc<Link>,
     /// `None` for HTTP/2, which has frames of its own.
     framing: Option<Framing>,
+    /// The client was told that nothing more comes.
+    has_ended: bool,
+    /// What was read and thrown away since.
+    lingered: usize,
 }
 
 impl Wire {
     pub(super) fn new(client: Client, first: Bytes, link: Arc<Link>, framing: Option<Framing>) -> Self {
-        Self { client, first, link, framing }
+        Self { client, first, link, framing, has_ended: false, lingered: 0 }
+    }
+
+    /// Takes what is still coming of a body that was refused. A connection that is closed with unread bytes is
+    /// reset, and a reset takes back an answer that the client has not read yet. How long is up to the link.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Some(framing) = &mut self.framing else { return Poll::Ready(()) };
+        let mut room = [0; 8 << 10];
+        while framing.is_in_body() && self.lingered < LINGER_BYTES_MAX && !self.link.is_stopping() {
+            let mut buffer = ReadBuf::new(&mut room);
+            match ready!(Pin::new(&mut self.client).poll_read(cx, &mut buffer)) {
+                Ok(()) if !buffer.filled().is_empty() => {}
+                _ => break,
+            }
+            self.lingered += buffer.filled().len();
+            framing.see(buffer.filled());
+        }
+        Poll::Ready(())
     }
 }
 
@@ -125,6 +149,11 @@ impl AsyncWrite for Wire {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().client).poll_shutdown(cx)
+        let this = self.get_mut();
+        if !this.has_ended {
+            ready!(Pin::new(&mut this.client).poll_shutdown(cx))?;
+            this.has_ended = true;
+        }
+        this.poll_linger(cx).map(Ok)
     }
 }

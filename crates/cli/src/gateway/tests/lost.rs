@@ -379,6 +379,24 @@ async fn a_request_of_which_no_byte_was_taken_did_not_happen() {
 }
 
 #[tokio::test]
+async fn who_is_answered_early_may_finish_sending_before_the_connection_closes() {
+    let (stage, address) = Stage::open().await;
+    let proxy = Plan::to(&[address]).start().await;
+    let mut client = proxy.client().await;
+    client.say("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4000000\r\n\r\nbegin").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    service.say("HTTP/1.1 413 Payload Too Large\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig").await;
+    let answer = client.answer().await;
+    assert_eq!((answer.status, answer.text()), (413, "big"));
+    assert!(client.is_closed().await, "nothing more is said");
+    // Closed for good, the second part would meet a reset.
+    for part in [1_000_000, 2_999_995] {
+        soon(client.say(vec![b'x'; part])).await;
+    }
+}
+
+#[tokio::test]
 async fn an_early_answer_reaches_a_client_that_is_still_sending() {
     let (stage, address) = Stage::open().await;
     let proxy = proxy_to(address).await;

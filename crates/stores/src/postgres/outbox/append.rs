@@ -151,7 +151,9 @@ impl PostgresCursor {
         let (last, until) =
             place.batch.as_ref().map_or((0, 0), |batch| (batch.last as i64, batch.until as i64));
         let (step, epoch) = self.known().await?;
-        let append: [Param<'_>; 11] = [
+        let run = self.run_of_save().await?;
+        let append: [Param<'_>; 12] = [
+            (&run, Type::TEXT),
             (&self.lane, Type::INT2),
             (&step, Type::INT8),
             (&epoch, Type::INT8),
@@ -198,6 +200,15 @@ impl PostgresCursor {
         .await?;
         let appended = answers.first().and_then(|rows| rows.first()).ok_or_else(no_row)?;
         Ok(get::<Option<i64>>(appended, 0)?.is_some())
+    }
+
+    /// The run of the server what is saved was read in.
+    async fn run_of_save(&self) -> Result<String, Error> {
+        if mutant::on("outbox-save-after-crash") {
+            let rows = self.desk.ask("SELECT run::text FROM semel_outbox_run", &[]).await?;
+            return get(rows.first().ok_or_else(no_row)?, 0);
+        }
+        Ok(self.run.clone())
     }
 
     /// The step and the epoch the next one must follow: the fence.

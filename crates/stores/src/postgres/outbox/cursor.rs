@@ -97,6 +97,9 @@ pub(super) struct PostgresCursor {
     /// Cluster and database, and which history of it; unknown where the server does not tell.
     pub(super) home: Option<String>,
     pub(super) timeline: Option<String>,
+    /// Which run of the server the lane is read in. After a crash nothing that was read before is worth
+    /// anything: the server may give the numbers of transactions that left no trace to others.
+    pub(super) run: String,
     pub(super) epoch: i64,
     pub(super) step: i64,
     pub(super) progress: i64,
@@ -129,6 +132,7 @@ impl PostgresCursor {
             lease,
             home: None,
             timeline: None,
+            run: String::new(),
             epoch,
             step,
             progress,

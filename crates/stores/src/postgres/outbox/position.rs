@@ -2,14 +2,14 @@
 //!
 //! It is believed only by the next holder of the lane it was made in, and only if exactly one settlement
 //! is missing. From a server that lost some of its history, or is another one, it would skip messages:
-//! cluster, database and timeline must be the same.
+//! cluster, database, timeline and run must be the same.
 
 use bytes::Bytes;
 use semel_core::outbox::{Entry, Position};
 
 use super::cursor::{Batch, Place, PostgresCursor};
 
-const HEAD: &str = "semel outbox postgres 1";
+const HEAD: &str = "semel outbox postgres 2";
 
 /// What a position says.
 pub(super) struct Mark {
@@ -69,5 +69,6 @@ impl Mark {
 fn head(cursor: &PostgresCursor) -> String {
     let store: String = cursor.desk.store_id.iter().map(|byte| format!("{byte:02x}")).collect();
     let (home, timeline) = (cursor.home.as_deref(), cursor.timeline.as_deref());
-    format!("{HEAD}\n{store} {} {} {}", home.unwrap_or("-"), timeline.unwrap_or("-"), cursor.lane)
+    let (home, timeline) = (home.unwrap_or("-"), timeline.unwrap_or("-"));
+    format!("{HEAD}\n{store} {home} {timeline} {} {}", cursor.run, cursor.lane)
 }

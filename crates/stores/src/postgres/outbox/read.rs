@@ -54,7 +54,7 @@ impl Desk {
 
 impl Desk {
     /// One statement by itself that changes nothing. It sees one snapshot.
-    async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+    pub(super) async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
         let mut link = self.cursors.link_to_any().await?;
         link.busy();
         let rows = link.live().query(self.call_timeout, sql, params).await;
@@ -87,7 +87,10 @@ impl PostgresCursor {
             if is_first && self.is_quiet && self.snapshot().await? == from.snapshot {
                 return Ok(None);
             }
-            let (snapshot, mut entries) = self.tail(&from.snapshot, room + 1).await?;
+            let Some((snapshot, mut entries)) = self.tail(&from.snapshot, room + 1).await? else {
+                self.is_fenced = true;
+                return Ok(None);
+            };
             if is_first {
                 self.is_quiet = entries.is_empty();
             }
@@ -123,20 +126,25 @@ impl PostgresCursor {
         get(rows.first().ok_or_else(no_row)?, 0)
     }
 
-    /// What committed since the place was reached, and the snapshot that says so.
-    async fn tail(&self, before: &str, limit: usize) -> Result<(String, Vec<Entry>), Error> {
+    /// What committed since the place was reached, and the snapshot that says so. `None`: the server crashed
+    /// since, and the lane must be taken anew.
+    async fn tail(&self, before: &str, limit: usize) -> Result<Option<(String, Vec<Entry>)>, Error> {
         let (limit, since) = (limit as i64, since(before));
         let params: [Param<'_>; 3] = [(&self.lane, Type::INT2), (&since, Type::TEXT), (&limit, Type::INT8)];
         let rows = self.desk.ask(sql::LOOK, &params).await?;
         let (first, rows) = rows.split_first().ok_or_else(no_row)?;
         let snapshot: String = get(first, 0)?;
+        let run: Option<String> = get(first, 13)?;
+        if run.as_deref() != Some(&self.run) && !mutant::on("outbox-crash-unnoticed") {
+            return Ok(None);
+        }
         if xmax(&snapshot)? < xmax(before)? {
             return Err(Error::new(
                 Kind::WentBack,
                 "the database knows fewer transactions than it did: it was set back under the relay",
             ));
         }
-        Ok((snapshot, rows.iter().map(|row| fitting(row, 1)).collect::<Result<_, _>>()?))
+        Ok(Some((snapshot, rows.iter().map(|row| fitting(row, 1)).collect::<Result<_, _>>()?)))
     }
 
     async fn range(&self, before: &String, snapshot: String) -> Result<Batch, Error> {

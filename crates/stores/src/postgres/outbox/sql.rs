@@ -52,6 +52,7 @@ pub(super) const REBASE_STEP: &str = include_str!("sql/rebase_step.sql");
 pub(super) const RELOAD: &str = include_str!("sql/reload.sql");
 pub(super) const REPLAY: &str = include_str!("sql/replay.sql");
 pub(super) const RING: &str = include_str!("sql/ring.sql");
+pub(super) const RUN: &str = include_str!("sql/run.sql");
 pub(super) const SET_ASIDE: &str = include_str!("sql/set_aside.sql");
 pub(super) const SETTLE_ASIDE: &str = include_str!("sql/settle_aside.sql");
 pub(super) const SNAPSHOT: &str = include_str!("sql/snapshot.sql");

@@ -108,17 +108,17 @@ pub(super) async fn take(
             (&lease_us, Type::INT8),
             (&here, Type::TEXT),
         ];
-        let answers =
-            link.live().run(desk.call_timeout, None, &[(sql::TAKE, &take)], End::Commit(&[])).await?;
-        let row = answers.first().and_then(|rows| rows.first());
-        Ok::<_, Fault>(Ok(found(row.ok_or_else(no_row)?)?))
+        let statements: [Statement<'_>; 2] = [(sql::RUN, &[]), (sql::TAKE, &take)];
+        let answers = link.live().run(desk.call_timeout, None, &statements, End::Commit(&[])).await?;
+        let row = answers.get(1).and_then(|rows| rows.first()).ok_or_else(no_row)?;
+        Ok::<_, Fault>(Ok((found(row)?, get::<String>(row, 7)?)))
     })
     .await?;
     Ok(match taken {
         Err(told) => told,
-        Ok(found) => {
+        Ok((found, run)) => {
             let mut cursor = PostgresCursor::new(desk.clone(), number, holder, lease, found);
-            (cursor.home, cursor.timeline) = (here, timeline);
+            (cursor.home, cursor.timeline, cursor.run) = (here, timeline, run);
             Taken::Yours(Box::new(cursor))
         }
     })

@@ -5,6 +5,7 @@ mod crash;
 mod desk;
 mod locks;
 mod restored;
+mod reused;
 mod ring;
 
 /// The suite every outbox passes, straight to the server.

@@ -8,4 +8,5 @@ FROM semel_outbox_setting AS setting, (
     SELECT * FROM semel_outbox_cursor WHERE lane = $1 ORDER BY step DESC LIMIT 1
 ) AS newest
 ON CONFLICT DO NOTHING
-RETURNING step, epoch, progress, snapshot::text, batch::text, last, until
+RETURNING step, epoch, progress, snapshot::text, batch::text, last, until,
+    (SELECT this.run::text FROM semel_outbox_run AS this)

@@ -52,14 +52,14 @@ fn a_copy_of_the_files_stops_and_goes_on_where_it_was_when_rebased() {
 }
 
 /// A private cluster, made for one test and stopped with it.
-struct Cluster {
+pub(super) struct Cluster {
     programs: std::path::PathBuf,
     folder: tempfile::TempDir,
     port: u16,
 }
 
 impl Cluster {
-    fn start(programs: &str) -> Self {
+    pub(super) fn start(programs: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(folder.path(), open).unwrap();
@@ -68,22 +68,34 @@ impl Cluster {
         let data = cluster.data();
         let options = ["-D", &data, "-U", "semel", "-A", "trust", "--no-sync", "-E", "UTF8", "--locale=C"];
         must(&run(&cluster.programs.join("initdb"), &options));
+        cluster.up();
+        cluster
+    }
+
+    /// What was not waited for stays in memory for ten seconds: a crash within them loses it.
+    fn up(&self) {
+        let (port, data) = (self.port, self.data());
         let settings = format!(
             "-c port={port} -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
-             -c shared_buffers=16MB -c fsync=off"
+             -c shared_buffers=16MB -c fsync=off -c wal_writer_delay=10s -c autovacuum=off \
+             -c wal_level=minimal -c max_wal_senders=0"
         );
-        let log = cluster.folder.path().join("log");
-        let log = log.to_str().unwrap();
-        let start = ["-D", &data, "-w", "-t", "60", "-l", log, "-o", &settings, "start"];
-        must(&run(&cluster.programs.join("pg_ctl"), &start));
-        cluster
+        let log = self.folder.path().join("log");
+        let start = ["-D", &data, "-w", "-t", "60", "-l", log.to_str().unwrap(), "-o", &settings, "start"];
+        must(&run(&self.programs.join("pg_ctl"), &start));
+    }
+
+    /// Down without a word, and up again.
+    pub(super) fn crash(&self) {
+        must(&run(&self.programs.join("pg_ctl"), &["-D", &self.data(), "-w", "-m", "immediate", "stop"]));
+        self.up();
     }
 
     fn data(&self) -> String {
         self.folder.path().join("data").to_str().unwrap().to_owned()
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("postgres://semel@127.0.0.1:{}/postgres", self.port)
     }
 }
