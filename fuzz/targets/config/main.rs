@@ -39,7 +39,7 @@ fn usable(gateway: &config::resolved::Gateway) {
     let keys = gateway.encryption.as_ref().map(|keys| config::policy::keyring(keys).expect("usable keys"));
     let routes = gateway.routes.iter().map(|route| (route.methods(), &route.settings));
     for (methods, settings) in routes.chain([(&[][..], &gateway.fallback)]) {
-        let policy = config::policy::policy(settings, keys.as_ref()).expect("a usable policy");
+        let policy = config::policy::policy(settings, keys.as_ref(), None).expect("a usable policy");
         let methods = if methods.is_empty() { &config::resolved::Route::PROTECTED_METHODS } else { methods };
         let mut route = semel::http::Route::by_path()
             .methods(methods.iter().cloned())
