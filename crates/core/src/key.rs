@@ -4,6 +4,7 @@
 //! identifies an operation: [`Operation`](crate::Operation) adds namespace, tenant and route.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// Longest key accepted, in characters after unquoting.
 pub const KEY_CHARS_MAX: usize = 255;
@@ -11,7 +12,7 @@ pub const KEY_CHARS_MAX: usize = 255;
 /// Keys shorter than this are counted as guessable.
 const KEY_CHARS_STRONG: usize = 16;
 
-/// A client's key: 1 to 255 visible ASCII characters, quotes already removed.
+/// A client's key: 1 to 255 visible ASCII characters, quotes already removed. Cloning is cheap.
 ///
 /// ```
 /// use semel_core::Key;
@@ -20,7 +21,7 @@ const KEY_CHARS_STRONG: usize = 16;
 /// # Ok::<(), semel_core::key::Invalid>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Box<str>);
+pub struct Key(Arc<str>);
 
 /// Why a key was refused. The text is fit for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -4,6 +4,7 @@
 //! routes; neither may ever meet the other's record.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::Key;
 use crate::digest::sha256;
@@ -12,11 +13,14 @@ use crate::digest::sha256;
 pub const PART_BYTES_MAX: usize = 512;
 
 /// Where a key lives: a deployment's namespace, an authenticated tenant, a stable route id.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+///
+/// Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Scope {
-    namespace: Box<str>,
-    tenant: Option<Box<str>>,
-    route: Box<str>,
+    // Namespace, tenant and route, one after another.
+    text: Arc<str>,
+    namespace_bytes: usize,
+    tenant_bytes: Option<usize>,
 }
 
 /// A scope part that cannot be used.
@@ -49,30 +53,43 @@ impl Scope {
     /// The usual scope: every tenant has its own keys.
     pub fn new(namespace: &str, tenant: &str, route: &str) -> Result<Self, Invalid> {
         check("tenant", tenant)?;
-        Ok(Self { tenant: Some(tenant.into()), ..Self::shared(namespace, route)? })
+        Self::of(namespace, Some(tenant), route)
     }
 
     /// A scope with no tenant: everybody who knows a key shares its outcome. Fit for jobs and
     /// for services with one caller; never for a public API.
     pub fn shared(namespace: &str, route: &str) -> Result<Self, Invalid> {
+        Self::of(namespace, None, route)
+    }
+
+    fn of(namespace: &str, tenant: Option<&str>, route: &str) -> Result<Self, Invalid> {
         check("namespace", namespace)?;
         check("route", route)?;
-        Ok(Self { namespace: namespace.into(), tenant: None, route: route.into() })
+        let text = [namespace, tenant.unwrap_or_default(), route].concat().into();
+        Ok(Self { text, namespace_bytes: namespace.len(), tenant_bytes: tenant.map(str::len) })
     }
 
     /// The deployment.
     pub fn namespace(&self) -> &str {
-        &self.namespace
+        &self.text[..self.namespace_bytes]
     }
 
     /// The authenticated principal, if one was declared.
     pub fn tenant(&self) -> Option<&str> {
-        self.tenant.as_deref()
+        self.tenant_bytes.map(|bytes| &self.text[self.namespace_bytes..][..bytes])
     }
 
     /// The stable route id.
     pub fn route(&self) -> &str {
-        &self.route
+        &self.text[self.namespace_bytes + self.tenant_bytes.unwrap_or(0)..]
+    }
+}
+
+impl fmt::Debug for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Scope");
+        shown.field("namespace", &self.namespace()).field("tenant", &self.tenant());
+        shown.field("route", &self.route()).finish()
     }
 }
 
@@ -161,34 +178,51 @@ impl Operation {
 impl fmt::Display for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tenant = self.scope.tenant().unwrap_or("-");
-        write!(f, "{}/{}/{} {}", self.scope.namespace, tenant, self.scope.route, self.key)
+        write!(f, "{}/{}/{} {}", self.scope.namespace(), tenant, self.scope.route(), self.key)
     }
 }
 
+/// What is digested of most operations fits here; for others the allocator is asked.
+const DIGESTED_BYTES: usize = 256;
+
 /// Parts are short enough for two bytes of length. Length prefixes make them unambiguous: ("ab", "c") and ("a", "bc") differ.
 fn digest(scope: &Scope, key: &Key) -> OperationId {
-    let mut all = Vec::with_capacity(256);
-    all.extend_from_slice(b"semel op");
+    let domain = b"semel op";
+    // Four parts, each with a tag and a length.
+    let size = domain.len() + 4 * 3 + scope.text.len() + key.as_str().len();
+    let (mut short, mut long) = ([0; DIGESTED_BYTES], Vec::new());
+    let all = if size <= DIGESTED_BYTES {
+        &mut short[..]
+    } else {
+        long.resize(size, 0);
+        &mut long[..]
+    };
+    let mut end = 0;
+    let mut put = |bytes: &[u8]| {
+        all[end..][..bytes.len()].copy_from_slice(bytes);
+        end += bytes.len();
+    };
+    put(domain);
     let mut part = |tag: u8, bytes: &[u8]| {
-        all.push(tag);
+        put(&[tag]);
         if !crate::mutant::on("id-parts-unprefixed") {
-            all.extend_from_slice(&(bytes.len() as u16).to_be_bytes());
+            put(&(bytes.len() as u16).to_be_bytes());
         }
-        all.extend_from_slice(bytes);
+        put(bytes);
     };
     if !crate::mutant::on("id-without-namespace") {
-        part(1, scope.namespace.as_bytes());
+        part(1, scope.namespace().as_bytes());
     }
-    match &scope.tenant {
+    match scope.tenant() {
         Some(_) if crate::mutant::on("id-without-tenant") => {}
         Some(tenant) => part(2, tenant.as_bytes()),
         None => part(3, b""),
     }
     if !crate::mutant::on("id-without-route") {
-        part(4, scope.route.as_bytes());
+        part(4, scope.route().as_bytes());
     }
     part(5, key.as_str().as_bytes());
-    OperationId(sha256(&all))
+    OperationId(sha256(&all[..end]))
 }
 
 #[cfg(test)]
