@@ -11,79 +11,44 @@ const PATH_BYTES_MAX: usize = 512;
 const MEMBER: u8 = 0xfe;
 const INDEX: u8 = 0xff;
 
-/// Texts up to this size are copied as if they had it: that takes two instructions instead of a call.
-pub(super) const RUN_BYTES: usize = 16;
-
 /// The canonical request in the making: one run of self-delimiting bytes, and where its leaves lie in it.
 ///
 /// Whoever writes takes care that the bytes are injective: every field starts with a tag and texts carry
 /// their length.
-///
-/// Paths are not written out. Each step down is kept once, with the step above it: a document has many leaves
-/// under few names.
 pub(super) struct Canonical {
     bytes: Lent<u8>,
-    // What the steps are called, one after another.
+    path: Lent<u8>,
+    // The paths of the leaves kept, one after another, and where each of them ends.
     names: Lent<u8>,
-    // The first is the root, which is above all and no leaf itself.
-    steps: Lent<Step>,
     leaves: Lent<Leaf>,
-    here: Mark,
     truncated: bool,
 }
 
 thread_local! {
     static BYTES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+    static PATH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
     static NAMES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-    static STEPS: Cell<Vec<Step>> = const { Cell::new(Vec::new()) };
     static LEAVES: Cell<Vec<Leaf>> = const { Cell::new(Vec::new()) };
 }
 
-/// A step on the way to leaves. Its name begins where that of the step before it ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Step {
-    above: u32,
-    name_end: u32,
-    is_leaf: bool,
-}
-
-/// The step a leaf is at, and where its value lies.
+/// Where the name of a leaf ends among the names, and where its value lies.
 #[derive(Clone, Copy)]
 struct Leaf {
-    step: u32,
+    name_end: u32,
     from: usize,
     to: usize,
 }
 
-/// A place to return to: a step, and how long the path to it is.
-#[derive(Clone, Copy)]
-pub(super) struct Mark {
-    step: u32,
-    path_bytes: u32,
-}
-
-/// A text, and the bytes from its beginning on where at least [`RUN_BYTES`] of them are there.
-#[derive(Clone, Copy)]
-pub(super) struct Run<'a> {
-    pub(super) text: &'a [u8],
-    pub(super) after: Option<&'a [u8; RUN_BYTES]>,
-}
-
-impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Run<'a> {
-    fn from(text: &'a T) -> Self {
-        Self { text: text.as_ref(), after: None }
-    }
-}
+/// A place in the path to return to.
+pub(super) struct Mark(usize);
 
 impl Canonical {
     pub(super) fn new(domain: &[u8], bytes_hint: usize) -> Self {
         let mut bytes = Lent::from(&BYTES);
         bytes.reserve(domain.len() + bytes_hint);
         bytes.extend_from_slice(domain);
-        let (names, leaves) = (Lent::from(&NAMES), Lent::from(&LEAVES));
-        let mut steps = Lent::from(&STEPS);
-        steps.push(Step { above: 0, name_end: 0, is_leaf: false });
-        Self { bytes, names, steps, leaves, here: Mark { step: 0, path_bytes: 0 }, truncated: false }
+        let (path, names, leaves) = (Lent::from(&PATH), Lent::from(&NAMES), Lent::from(&LEAVES));
+        Self { bytes, path, names, leaves, truncated: false }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -94,23 +59,18 @@ impl Canonical {
         self.truncated
     }
 
-    /// Every step but the root, each behind the one above it: which one that is, and what this one is called.
-    pub(super) fn steps(&self) -> impl ExactSizeIterator<Item = (usize, &[u8])> {
+    /// Path and canonical value of every leaf that is kept.
+    pub(super) fn leaves(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
         let mut start = 0;
-        self.steps[1..].iter().map(move |step| {
-            let from = std::mem::replace(&mut start, step.name_end as usize);
-            (step.above as usize, &self.names[from..step.name_end as usize])
+        self.leaves.iter().map(move |leaf| {
+            let from = std::mem::replace(&mut start, leaf.name_end as usize);
+            (&self.names[from..leaf.name_end as usize], &self.bytes[leaf.from..leaf.to])
         })
     }
 
-    /// The step and the canonical value of every leaf that is kept. The root is 0, the first of
-    /// [`steps`](Self::steps) is 1.
-    pub(super) fn leaves(&self) -> impl ExactSizeIterator<Item = (usize, &[u8])> {
-        self.leaves.iter().map(|leaf| (leaf.step as usize, &self.bytes[leaf.from..leaf.to]))
-    }
-
     pub(super) fn names(&self) -> Names {
-        Names { text: self.names[..].into(), steps: self.steps[..].into() }
+        let ends = self.leaves.iter().map(|leaf| leaf.name_end).collect();
+        Names { text: self.names[..].into(), ends }
     }
 
     /// Where the next byte will be written.
@@ -123,17 +83,9 @@ impl Canonical {
     }
 
     /// A tag, a length and a text.
-    pub(super) fn text<'a>(&mut self, tag: u8, text: impl Into<Run<'a>>) {
-        let Run { text, after } = text.into();
-        match (u8::try_from(text.len()), after) {
-            (Ok(len @ ..=16), Some(after)) => {
-                let mut run = [0; RUN_BYTES + 2];
-                (run[0], run[1]) = (tag, len);
-                run[2..].copy_from_slice(after);
-                extend_short(&mut self.bytes, &run, 2 + text.len());
-                return;
-            }
-            (Ok(len @ ..0x80), _) => self.bytes.extend_from_slice(&[tag, len]),
+    pub(super) fn text(&mut self, tag: u8, text: &[u8]) {
+        match u8::try_from(text.len()) {
+            Ok(len @ ..0x80) => self.bytes.extend_from_slice(&[tag, len]),
             _ => {
                 self.tag(tag);
                 self.number(text.len());
@@ -169,59 +121,39 @@ impl Canonical {
     }
 
     /// Goes down to an object member, a field or a part.
-    pub(super) fn enter_member<'a>(&mut self, name: impl Into<Run<'a>>) -> Mark {
-        let name = name.into();
-        self.enter(|names| match name {
-            Run { text, after: Some(after) } if text.len() <= RUN_BYTES => {
-                let mut run = [MEMBER; RUN_BYTES + 1];
-                run[1..].copy_from_slice(after);
-                extend_short(names, &run, 1 + text.len());
-            }
-            Run { text, .. } => {
-                names.push(MEMBER);
-                names.extend_from_slice(&text[..text.len().min(PATH_BYTES_MAX)]);
-            }
-        })
+    pub(super) fn enter_member(&mut self, name: &[u8]) -> Mark {
+        let mark = Mark(self.path.len());
+        if self.wants_path() {
+            self.path.push(MEMBER);
+            self.path.extend_from_slice(&name[..name.len().min(PATH_BYTES_MAX)]);
+        }
+        mark
     }
 
     /// Goes down to an array element.
     pub(super) fn enter_index(&mut self, index: usize) -> Mark {
-        self.enter(|names| {
-            names.push(INDEX);
-            names.extend_from_slice(decimal(index, &mut [0; 20]));
-        })
+        let mark = Mark(self.path.len());
+        if self.wants_path() {
+            self.path.push(INDEX);
+            let mut digits = [0; 20];
+            self.path.extend_from_slice(decimal(index, &mut digits));
+        }
+        mark
     }
 
-    /// Goes to a part of the request; its body has no name.
+    /// Goes to a part of the request beside its body.
     pub(super) fn enter_named(&mut self, name: &str, of: &[u8]) -> Mark {
-        self.enter(|names| {
-            let from = names.len();
-            names.extend_from_slice(name.as_bytes());
-            names.extend_from_slice(&of[..of.len().min(PATH_BYTES_MAX)]);
-            names[from..].make_ascii_lowercase();
-        })
-    }
-
-    fn enter(&mut self, name: impl FnOnce(&mut Vec<u8>)) -> Mark {
-        let before = self.here;
-        // Past the last leaf that is kept nobody will ask for a step.
-        if self.truncated {
-            return before;
+        let mark = Mark(self.path.len());
+        if self.wants_path() {
+            self.path.extend_from_slice(name.as_bytes());
+            self.path.extend_from_slice(&of[..of.len().min(PATH_BYTES_MAX)]);
+            self.path[mark.0..].make_ascii_lowercase();
         }
-        let from = self.names.len();
-        // Past the limit of a path nobody will read its end.
-        if (before.path_bytes as usize) < PATH_BYTES_MAX {
-            name(&mut self.names);
-        }
-        let named = (self.names.len() - from) as u32;
-        self.here = Mark { step: self.steps.len() as u32, path_bytes: before.path_bytes + named };
-        let name_end = self.names.len() as u32;
-        self.steps.push(Step { above: before.step, name_end, is_leaf: false });
-        before
+        mark
     }
 
     pub(super) fn leave(&mut self, mark: Mark) {
-        self.here = mark;
+        self.path.truncate(mark.0);
     }
 
     /// Records what was written since `from` as the value of the leaf at the current path.
@@ -230,9 +162,8 @@ impl Canonical {
             self.truncated = true;
             return;
         }
-        let step = self.here.step;
-        self.steps[step as usize].is_leaf = true;
-        self.leaves.push(Leaf { step, from, to: self.bytes.len() });
+        self.names.extend_from_slice(&self.path[..self.path.len().min(PATH_BYTES_MAX)]);
+        self.leaves.push(Leaf { name_end: self.names.len() as u32, from, to: self.bytes.len() });
     }
 
     /// A field outside the body: tag, text, and a leaf of its own.
@@ -248,57 +179,45 @@ impl Canonical {
         self.leaf(from);
         self.leave(mark);
     }
+
+    // Past the last leaf that is kept nobody will read the path; past its limit nobody will read its end.
+    fn wants_path(&self) -> bool {
+        !self.truncated && self.path.len() < PATH_BYTES_MAX
+    }
 }
 
-/// Appends the first `len` bytes of a run. All of it is copied, since a copy of a size known beforehand takes
-/// fewer instructions than to look at the size.
-fn extend_short<const BYTES: usize>(list: &mut Vec<u8>, run: &[u8; BYTES], len: usize) {
-    let before = list.len();
-    list.extend_from_slice(run);
-    list.truncate(before + len);
-}
-
-/// The steps to a request's leaves, in canonical order. They stay with the request; no store sees them. At most
-/// [`PATHS_MAX`] times twice [`PATH_BYTES_MAX`] bytes of text, so that a request in flight need not hold its
-/// body for the sake of naming.
+/// The paths of a request's leaves in one buffer, in canonical order. They stay with the request; no store
+/// sees them. At most [`PATHS_MAX`] times [`PATH_BYTES_MAX`] bytes, so that a request in flight need not hold
+/// its body for the sake of naming.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Names {
     text: Box<[u8]>,
-    steps: Box<[Step]>,
+    ends: Box<[u32]>,
 }
 
 impl Names {
     /// What they take in memory.
     pub(super) fn bytes(&self) -> usize {
-        self.text.len() + self.steps.len() * size_of::<Step>()
+        self.text.len() + self.ends.len() * size_of::<u32>()
     }
 
-    /// The path of the leaf that is the `at`-th.
-    fn path(&self, at: usize) -> Vec<u8> {
-        let leaf = self.steps.iter().enumerate().filter(|(_, step)| step.is_leaf).nth(at);
-        let mut step = leaf.map_or(0, |(step, _)| step);
-        let mut names = Vec::new();
-        while step > 0 {
-            let from = self.steps[step - 1].name_end as usize;
-            names.push(&self.text[from..self.steps[step].name_end as usize]);
-            step = self.steps[step].above as usize;
-        }
-        names.reverse();
-        names.concat()
+    fn get(&self, at: usize) -> &[u8] {
+        let from = if at == 0 { 0 } else { self.ends[at - 1] as usize };
+        &self.text[from..self.ends[at] as usize]
     }
 
     /// The path of one leaf for people: a JSON pointer, the name of a part of the request, or `body` for the
     /// whole.
     pub(super) fn show(&self, at: usize, chars_max: usize) -> String {
-        let path = self.path(at);
+        let path = self.get(at);
         if path.is_empty() {
             return "body".to_owned();
         }
-        printable(&String::from_utf8_lossy(&pointer(&path)), chars_max)
+        printable(&String::from_utf8_lossy(&pointer(path)), chars_max)
     }
 }
 
-/// Writes a path as RFC 6901 has it. What stands beside the body stays as it is.
+/// Writes a path as RFC 6901 has it. What stands beside the body has no steps and stays as it is.
 fn pointer(path: &[u8]) -> Vec<u8> {
     let is_pointer = matches!(path.first(), Some(&(MEMBER | INDEX)));
     let mut pointer = Vec::with_capacity(path.len() + 8);

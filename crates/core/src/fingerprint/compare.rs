@@ -97,9 +97,6 @@ impl Fingerprint {
     }
 
     fn changes(&self, new: &Paths, old: &Paths) -> Changes {
-        if !old.is_comparable() {
-            return Changes::default();
-        }
         let (changed, added, removed) = differing(new, old);
         // A leaf that one side lacks is only news if the other side kept all of its own.
         let added = if old.is_truncated() { Vec::new() } else { added };

@@ -1,7 +1,6 @@
 use std::cell::Cell;
 use std::str;
 
-use super::canonical::Run;
 use super::lent::Lent;
 
 /// Deeper documents are compared as bytes.
@@ -97,16 +96,6 @@ impl<'a> Document<'a> {
         self.resolve(self.nodes[id].text)
     }
 
-    /// As [`name`](Self::name), as far as a copy of fixed size may go.
-    pub(super) fn name_run(&self, id: Id) -> Run<'_> {
-        self.run(self.nodes[id].name)
-    }
-
-    /// As [`text`](Self::text), as far as a copy of fixed size may go.
-    pub(super) fn text_run(&self, id: Id) -> Run<'_> {
-        self.run(self.nodes[id].text)
-    }
-
     /// The elements or members of a container, as written.
     pub(super) fn children(&self, id: Id) -> impl Iterator<Item = Id> + '_ {
         let end = self.nodes[id].next as usize;
@@ -118,11 +107,6 @@ impl<'a> Document<'a> {
                 child
             })
         })
-    }
-
-    fn run(&self, text: Text) -> Run<'_> {
-        let after = self.source.get(text.from as usize..).and_then(|rest| rest.first_chunk());
-        Run { text: self.resolve(text), after }
     }
 
     fn resolve(&self, text: Text) -> &[u8] {
@@ -147,44 +131,46 @@ struct Reader<'a> {
 struct Open {
     id: Id,
     close: u8,
+    is_empty: bool,
 }
 
 impl Reader<'_> {
     fn document(&mut self) -> Option<()> {
         self.skip_space();
-        let mut name = Text::default();
-        loop {
-            self.value(name)?;
-            name = loop {
-                self.skip_space();
-                let Some(&container) = self.open.last() else {
-                    return (self.at == self.source.len()).then_some(());
-                };
-                match self.peek()? {
-                    byte if byte == container.close => self.close(container),
-                    _ => break self.before_value(container)?,
-                }
-            };
+        self.value(Text::default())?;
+        while let Some(container) = self.open.last_mut() {
+            let is_first = std::mem::take(&mut container.is_empty);
+            let container = *container;
+            self.item(container, is_first)?;
         }
+        self.skip_space();
+        (self.at == self.source.len()).then_some(())
     }
 
-    /// Reads what stands before the next element or member: a comma if it is not the first, and a name if it is
-    /// a member.
-    fn before_value(&mut self, container: Open) -> Option<Text> {
-        let is_first = self.nodes.len() == container.id + 1;
-        if !is_first {
-            self.expect(b',')?;
+    /// Reads one element or member with its comma, or the end of the container.
+    fn item(&mut self, container: Open, is_first: bool) -> Option<()> {
+        self.skip_space();
+        match self.peek()? {
+            byte if byte == container.close => {
+                self.close(container);
+                return Some(());
+            }
+            b',' if !is_first => {
+                self.at += 1;
+                self.skip_space();
+            }
+            _ if is_first => {}
+            _ => return None,
+        }
+        let mut name = Text::default();
+        if container.close == b'}' {
+            self.expect(b'"')?;
+            name = self.string()?;
+            self.skip_space();
+            self.expect(b':')?;
             self.skip_space();
         }
-        if container.close != b'}' {
-            return Some(Text::default());
-        }
-        self.expect(b'"')?;
-        let name = self.string()?;
-        self.skip_space();
-        self.expect(b':')?;
-        self.skip_space();
-        Some(name)
+        self.value(name)
     }
 
     fn close(&mut self, container: Open) {
@@ -225,7 +211,7 @@ impl Reader<'_> {
             return None;
         }
         self.at += 1;
-        self.open.push(Open { id: self.nodes.len(), close });
+        self.open.push(Open { id: self.nodes.len(), close, is_empty: true });
         Some(Text::default())
     }
 
@@ -257,11 +243,10 @@ impl Reader<'_> {
 
     /// At least one digit.
     fn digits(&mut self) -> Option<()> {
-        let from = self.at;
-        while matches!(self.peek(), Some(b'0'..=b'9')) {
-            self.at += 1;
-        }
-        (self.at > from).then_some(())
+        let rest = &self.source[self.at..];
+        let digits = rest.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(rest.len());
+        self.at += digits;
+        (digits > 0).then_some(())
     }
 
     /// Reads on from behind the opening quote. Text without escapes stays where it is.
@@ -355,17 +340,17 @@ impl Reader<'_> {
     }
 
     fn skip_plain(&mut self) {
-        while let Some(word) = self.source.get(self.at..).and_then(|rest| rest.first_chunk()) {
+        let rest = &self.source[self.at..];
+        let (words, tail) = rest.as_chunks();
+        for (at, word) in words.iter().enumerate() {
             let ends = plain_ends(u64::from_le_bytes(*word));
             if ends != 0 {
-                self.at += ends.trailing_zeros() as usize / 8;
+                self.at += at * 8 + ends.trailing_zeros() as usize / 8;
                 return;
             }
-            self.at += 8;
         }
-        while self.peek().is_some_and(|byte| byte >= 0x20 && byte != b'"' && byte != b'\\') {
-            self.at += 1;
-        }
+        let plain = tail.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
+        self.at += words.len() * 8 + plain.unwrap_or(tail.len());
     }
 
     fn skip_space(&mut self) {

@@ -1,6 +1,6 @@
 use std::cell::Cell;
 
-use super::canonical::{Canonical, Run};
+use super::canonical::Canonical;
 use super::json::{Document, Id, Kind};
 use super::lent::Lent;
 use super::pointer::{Cursor, Pointers, Step};
@@ -45,8 +45,8 @@ impl Writer<'_> {
                 let number: f64 = String::from_utf8_lossy(self.document.text(id)).parse().unwrap_or(f64::NAN);
                 self.out.text(b'#', number.to_string().as_bytes());
             }
-            Kind::Number => self.out.text(b'#', self.document.text_run(id)),
-            Kind::String => self.out.text(b'"', self.document.text_run(id)),
+            Kind::Number => self.out.text(b'#', self.document.text(id)),
+            Kind::String => self.out.text(b'"', self.document.text(id)),
             Kind::Array => return self.array(id, cursor, from),
             Kind::Object => return self.object(id, cursor, from),
         }
@@ -83,8 +83,8 @@ impl Writer<'_> {
         let top = self.order.len();
         for at in bottom..top {
             let member = self.order[at].id;
-            let name = document.name_run(member);
-            if let Step::On(cursor) = self.exclusions.member(cursor, name.text) {
+            let name = document.name(member);
+            if let Step::On(cursor) = self.exclusions.member(cursor, name) {
                 is_leaf = false;
                 self.out.text(b':', name);
                 let mark = self.out.enter_member(name);
@@ -103,37 +103,20 @@ impl Writer<'_> {
     fn sort_members(&mut self, id: Id) -> usize {
         let bottom = self.order.len();
         let document = self.document;
-        let (mut sorted, mut last) = (true, None);
-        for id in document.children(id) {
-            let prefix = prefix(document.name_run(id));
-            sorted &= last < Some(prefix);
-            last = Some(prefix);
-            self.order.push(Member { prefix, id });
-        }
-        if !sorted {
-            self.order[bottom..].sort_unstable_by(|a, b| {
-                let by_name = || document.name(a.id).cmp(document.name(b.id));
-                // Ids grow as the members are written, so that members of one name keep their order.
-                a.prefix.cmp(&b.prefix).then_with(by_name).then(a.id.cmp(&b.id))
-            });
-        }
+        self.order.extend(document.children(id).map(|id| Member { prefix: prefix(document.name(id)), id }));
+        self.order[bottom..].sort_unstable_by(|a, b| {
+            let by_name = || document.name(a.id).cmp(document.name(b.id));
+            // Ids grow as the members are written, so that members of one name keep their order.
+            a.prefix.cmp(&b.prefix).then_with(by_name).then(a.id.cmp(&b.id))
+        });
         bottom
     }
 }
 
 /// Up to eight bytes as a number that is ordered as they are. A shorter name is filled up with zeros.
-fn prefix(name: Run<'_>) -> u64 {
-    let len = name.text.len().min(8);
+fn prefix(name: &[u8]) -> u64 {
     let mut bytes = [0; 8];
-    match name.after.and_then(|after| after.first_chunk::<8>()) {
-        // Those behind the name are shifted out.
-        Some(after) if len > 0 => {
-            let beyond = 64 - 8 * len as u32;
-            u64::from_be_bytes(*after) >> beyond << beyond
-        }
-        _ => {
-            bytes[..len].copy_from_slice(&name.text[..len]);
-            u64::from_be_bytes(bytes)
-        }
-    }
+    let len = name.len().min(8);
+    bytes[..len].copy_from_slice(&name[..len]);
+    u64::from_be_bytes(bytes)
 }

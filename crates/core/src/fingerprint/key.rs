@@ -1,11 +1,9 @@
-use std::cell::Cell;
 use std::fmt;
 
 use siphasher::sip::SipHasher13;
 
 use super::canonical::Canonical;
 use super::error::Error;
-use super::lent::Lent;
 use super::paths::{Paths, Print};
 use crate::digest::Mac;
 
@@ -48,12 +46,8 @@ impl fmt::Debug for HashKey {
 pub(super) struct Keyed {
     pub(super) version: u32,
     mac: Mac,
-    path: (u64, u64),
+    path: SipHasher13,
     value: SipHasher13,
-}
-
-thread_local! {
-    static STEPS: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
 }
 
 impl Keyed {
@@ -61,24 +55,16 @@ impl Keyed {
         let mac = Mac::new(&key.secret);
         Self {
             version: key.version,
-            path: SipHasher13::new_with_key(&derive(&mac, b"semel path digest 3")).keys(),
+            path: SipHasher13::new_with_key(&derive(&mac, b"semel path digest 2")),
             value: SipHasher13::new_with_key(&derive(&mac, b"semel value digest 3")),
             mac,
         }
     }
 
     pub(super) fn print(&self, canonical: &Canonical) -> Print {
-        // The digest of a path is that of its last step, under a key into which the digest of the steps above it
-        // went: a cascade, which is as good as one digest over the whole path and reads every name once.
-        let mut steps = Lent::from(&STEPS);
-        steps.push(0);
-        for (above, name) in canonical.steps() {
-            let above = steps[above];
-            steps.push(SipHasher13::new_with_keys(self.path.0 ^ above, self.path.1).hash(name));
-        }
         let mut paths = Paths::with_capacity(canonical.leaves().len(), canonical.is_truncated());
-        for (step, value) in canonical.leaves() {
-            let path = steps[step];
+        for (path, value) in canonical.leaves() {
+            let path = self.path.hash(path);
             // The half of the path's digest that nobody sees is mixed in, so that equal values in two places do
             // not show as equal digests.
             paths.push(low_half(path), low_half(self.value.hash(value) ^ path >> 32));

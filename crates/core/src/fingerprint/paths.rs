@@ -7,9 +7,7 @@ use super::error::Error;
 /// The most leaves whose digests are kept with a print.
 pub const PATHS_MAX: usize = 64;
 
-const FORMAT: u8 = 2;
-/// Digests made in another way. Nothing is compared with them, so that no change is named that was none.
-const FORMAT_BEFORE: u8 = 1;
+const FORMAT: u8 = 1;
 const COMPLETE: u8 = 0;
 const TRUNCATED: u8 = 1;
 const HEAD_BYTES: usize = 2;
@@ -48,13 +46,13 @@ impl Paths {
         &self.0
     }
 
-    /// Reads what [`encode`](Self::encode) gave, here or in an earlier release.
+    /// Reads what [`encode`](Self::encode) gave.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let refuse = |why| Err(Error::Paths { why });
         let Some((head, entries)) = bytes.split_at_checked(HEAD_BYTES) else {
             return refuse("shorter than their head");
         };
-        if !matches!(head[0], FORMAT | FORMAT_BEFORE) {
+        if head[0] != FORMAT {
             return refuse("unknown format");
         }
         if !matches!(head[1], COMPLETE | TRUNCATED) {
@@ -67,11 +65,6 @@ impl Paths {
             return refuse("too many entries");
         }
         Ok(Self(Bytes::copy_from_slice(bytes)))
-    }
-
-    /// Whether its digests were made as they are today.
-    pub(super) fn is_comparable(&self) -> bool {
-        self.0[0] == FORMAT
     }
 
     /// How many leaves have digests here.

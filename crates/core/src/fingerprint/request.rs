@@ -144,7 +144,6 @@ impl<'a> Body<'a> {
     }
 
     fn write(&self, exclusions: &Pointers, out: &mut Canonical) {
-        out.enter_named("", b"");
         match self {
             Self::Json(document) => {
                 out.tag(b'J');

@@ -52,6 +52,6 @@ fn the_fingerprint_of_a_known_request_never_changes() {
     assert_eq!(hex(&print.digest), "93158c7408e278c03a7dbd40736f64c67311a5b90b0cb393a5efd78e9bbb9a6a");
     assert_eq!(
         hex(print.paths.encode()),
-        "02000dc5db7e38048240eef38804be79bbcb86b0d75cc1e2e80e7ec3e862d6ee3fb1dfe867c82cdf05561a7775ecce81373d4695f5eebdf687c89a74090f402aac4c2da0b3936c22922e"
+        "0100ebcbe101410d4cffb7372917fba1a6073914af1005bd9f5d14fa553d73b9054dc40439931e8227020432f2d9969f3f12e0fced4925cc8144b744b42bc9a2b51f18310473cf74c713"
     );
 }
