@@ -276,7 +276,7 @@ impl Answer {
 }
 
 fn lines(lines: &[Line]) -> Vec<(String, String)> {
-    let text = |line: &Line| (line.name.clone(), String::from_utf8_lossy(&line.value).into_owned());
+    let text = |line: &Line| (line.name.to_string(), String::from_utf8_lossy(&line.value).into_owned());
     lines.iter().map(text).collect()
 }
 

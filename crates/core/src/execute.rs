@@ -70,7 +70,7 @@ impl Once {
         Work: Future<Output: Into<Ending>> + Send + 'static,
     {
         let mut call = Call::new(scope, key, fingerprint, policy.clone());
-        let running = self.0.track.enter();
+        let calling = self.0.track.call();
         if policy.wants_subject_key() {
             // Before the claim: nothing may run whose outcome could not be sealed.
             call.key = match Box::pin(self.0.subject_key(&call)).await {
@@ -83,11 +83,11 @@ impl Once {
             Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
             Admission::Run(grant) if self.0.is_over(grant) && !mutant::on("stale-grant-runs") => {
                 // Others may have called it unknown meanwhile, and settled it. Nothing ran here.
-                self.0.give_back(&call, grant, running);
+                self.0.give_back(&call, grant, calling.stay());
                 Err(self.0.in_flight(&call))
             }
-            Admission::Run(grant) => self.launch(call, Some(grant), effect, running).await,
-            Admission::Unprotected => self.launch(call, None, effect, running).await,
+            Admission::Run(grant) => self.launch(call, Some(grant), effect, calling.stay()).await,
+            Admission::Unprotected => self.launch(call, None, effect, calling.stay()).await,
         }
     }
 

@@ -98,10 +98,9 @@ impl Key {
     /// Whether the key looks guessable. Worth a warning and a count, never a refusal.
     pub fn weakness(&self) -> Option<Weakness> {
         let bytes = self.0.as_bytes();
-        let mut seen = [false; 128];
-        let distinct =
-            bytes.iter().filter(|b| !std::mem::replace(&mut seen[**b as usize & 127], true)).count();
-        if distinct <= 2 {
+        let first = bytes.first();
+        let second = bytes.iter().find(|byte| Some(*byte) != first);
+        if bytes.iter().all(|byte| Some(byte) == first || Some(byte) == second) {
             Some(Weakness::Repetitive)
         } else if bytes.iter().all(u8::is_ascii_digit) {
             Some(Weakness::Numeric)

@@ -2,6 +2,8 @@
 //!
 //! The encoding is versioned: a reader that meets a newer version says so instead of guessing.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::codec::{Reader, Truncated, Writer};
@@ -30,10 +32,27 @@ pub struct Outcome {
 /// One header or trailer line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Field name.
-    pub name: String,
+    /// Field name; see [`Line::name_of`].
+    pub name: Cow<'static, str>,
     /// Field value, as bytes.
     pub value: Bytes,
+}
+
+impl Line {
+    /// A name for a line. Names that most responses have are not copied.
+    pub fn name_of(name: &str) -> Cow<'static, str> {
+        Cow::Borrowed(match name {
+            "content-type" => "content-type",
+            "content-length" => "content-length",
+            "date" => "date",
+            "location" => "location",
+            "etag" => "etag",
+            "cache-control" => "cache-control",
+            "vary" => "vary",
+            "server" => "server",
+            other => return Cow::Owned(other.to_owned()),
+        })
+    }
 }
 
 /// The body of an outcome.
@@ -182,8 +201,8 @@ fn read_lines(input: &mut Reader<'_>, whole: &Bytes) -> Result<Vec<Line>, Trunca
     }
     let mut lines = Vec::with_capacity(count.min(64) as usize);
     for _ in 0..count {
-        let name = std::str::from_utf8(input.bytes()?).map_err(|_| Truncated)?.to_owned();
-        lines.push(Line { name, value: whole.slice_ref(input.bytes()?) });
+        let name = std::str::from_utf8(input.bytes()?).map_err(|_| Truncated)?;
+        lines.push(Line { name: Line::name_of(name), value: whole.slice_ref(input.bytes()?) });
     }
     Ok(lines)
 }
@@ -193,7 +212,7 @@ mod tests {
     use super::*;
 
     fn sample() -> Outcome {
-        let line = |name: &str, value: &'static str| Line { name: name.into(), value: value.into() };
+        let line = |name: &'static str, value: &'static str| Line { name: name.into(), value: value.into() };
         Outcome {
             status: 201,
             headers: vec![line("content-type", "application/json"), line("x", "1"), line("x", "2")],

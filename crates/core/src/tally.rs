@@ -92,13 +92,21 @@ struct Tracked {
     idle: Notify,
 }
 
-/// One task under way.
+/// One task under way, wherever it goes.
 pub(crate) struct Running(Arc<Tracked>);
+
+/// One call under way that has not become a task.
+pub(crate) struct Calling<'a>(&'a Arc<Tracked>);
 
 impl Track {
     pub(crate) fn enter(&self) -> Running {
+        self.call().stay()
+    }
+
+    /// As [`enter`](Self::enter), for what may end where it began: it touches one counter less.
+    pub(crate) fn call(&self) -> Calling<'_> {
         self.0.count.fetch_add(1, Ordering::AcqRel);
-        Running(self.0.clone())
+        Calling(&self.0)
     }
 
     pub(crate) fn running(&self) -> usize {
@@ -116,10 +124,31 @@ impl Track {
     }
 }
 
+impl Tracked {
+    fn leave(&self) {
+        if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.idle.notify_waiters();
+        }
+    }
+}
+
+impl Calling<'_> {
+    /// Counts on as a task.
+    pub(crate) fn stay(self) -> Running {
+        let running = Running(self.0.clone());
+        std::mem::forget(self);
+        running
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.0.count.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.0.idle.notify_waiters();
-        }
+        self.0.leave();
     }
 }

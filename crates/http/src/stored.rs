@@ -36,7 +36,7 @@ pub(crate) fn outcome(
                 continue;
             }
             let value = Bytes::copy_from_slice(value.as_bytes());
-            kept.push(Line { name: name.as_str().to_owned(), value });
+            kept.push(Line { name: Line::name_of(name.as_str()), value });
         }
         kept
     };

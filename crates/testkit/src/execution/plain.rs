@@ -24,8 +24,10 @@ pub(super) fn origin(heard: &Heard) -> Origin {
 // G-14
 pub(super) async fn an_effect_runs_once_and_its_outcome_is_replayed_whole(rig: Arc<dyn Rig>) {
     let till = Till::new(rig);
-    let line =
-        |name: &str, value: &'static [u8]| Line { name: name.into(), value: Bytes::from_static(value) };
+    let line = |name: &'static str, value: &'static [u8]| Line {
+        name: name.into(),
+        value: Bytes::from_static(value),
+    };
     let bodies = [Bytes::new(), vec![0xff; DEFAULTS.outcome_bytes_max].into(), "{\"id\": 7}".into()];
     for (at, body) in bodies.into_iter().enumerate() {
         let outcome = Outcome {

@@ -105,7 +105,7 @@ pub(super) async fn what_is_redacted_is_never_stored_and_the_replay_says_so(rig:
     let redaction = Redaction { headers: vec!["set-cookie".into()], body: Some(pointers) };
     let careful = policy(Policy::builder().redact(redaction));
     let body = r#"{"id": 9, "card": {"number": "4111-1111"}, "note": "ok"}"#;
-    let line = |name: &str, value: &'static str| Line { name: name.into(), value: value.into() };
+    let line = |name: &'static str, value: &'static str| Line { name: name.into(), value: value.into() };
     let whole = Outcome {
         status: 200,
         headers: vec![line("Set-Cookie", "session=hush"), line("x-id", "9")],
