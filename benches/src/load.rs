@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use semel_core::fingerprint::Print;
-use semel_core::record::Terms;
+use semel_core::record::{Record, Terms};
 use semel_core::verbs::{Complete, Completion};
 use semel_core::{Claim, EffectStore, Fingerprinter, Nonce, Operation, Policy, Scope, claim};
 use tokio::task::JoinSet;
@@ -97,6 +97,18 @@ impl Direct {
         let prints = Fingerprinter::new(store.status().await?.hash_keys)?;
         let print = prints.of_json(br#"{"amount":2000,"currency":"eur"}"#).current().clone();
         Ok(Self { store, scope, print, terms, outcome: Bytes::from(vec![b'x'; BODY_BYTES]) })
+    }
+
+    /// Writes records like this one: as large an outcome, evidence about as many leaves.
+    pub(crate) fn like(store: Arc<dyn EffectStore>, record: &Record) -> Result<Self> {
+        let outcome = record.outcome.clone().context("a record without an outcome")?;
+        let scope = record.operation.scope().clone();
+        Ok(Self { store, scope, print: record.print.clone(), terms: record.terms, outcome })
+    }
+
+    /// What one record holds beside its identity.
+    pub(crate) fn sizes(&self) -> String {
+        format!("outcome {} B, evidence {} B", self.outcome.len(), self.print.paths.encode().len())
     }
 
     /// Claims a key nobody used.

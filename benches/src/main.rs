@@ -45,9 +45,10 @@ struct Args {
     /// Small counts and short windows: shows that the runner works, proves nothing about speed.
     #[arg(long)]
     quick: bool,
-    /// Of `messages` only these, separated by commas: parts, databases, brokers. A kind that is not named is measured whole.
-    #[arg(long, value_enum, value_delimiter = ',')]
-    only: Vec<messages::Word>,
+    /// Of `messages` or `gateway` only these, separated by commas. Of `messages`: parts, databases, brokers, where a kind
+    /// that is not named is measured whole.
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
     /// How often everybody takes a turn.
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u8).range(1..))]
     rounds: u8,
@@ -140,6 +141,10 @@ async fn measure(args: &Args) -> Result<()> {
     if args.quick {
         println!("--quick: the numbers below prove nothing about speed.\n");
     }
+    let (of_messages, of_gateway) = match args.mode {
+        Mode::Gateway => (Vec::new(), words(&args.only)?),
+        _ => (words(&args.only)?, Vec::new()),
+    };
     let wants = |mode| args.mode == mode || args.mode == Mode::All;
     let mut boards: Vec<Board> = Vec::new();
     let start = Instant::now();
@@ -156,7 +161,7 @@ async fn measure(args: &Args) -> Result<()> {
         boards.extend(http::measure_layer(effort).await?);
     }
     if wants(Mode::Gateway) {
-        boards.extend(http::measure_gateway(effort).await?);
+        boards.extend(http::measure_gateway(effort, &of_gateway).await?);
     }
     if wants(Mode::Crowd) {
         boards.extend(http::measure_crowd(effort).await?);
@@ -165,7 +170,7 @@ async fn measure(args: &Args) -> Result<()> {
         boards.extend(growth::measure(effort).await?);
     }
     if wants(Mode::Messages) {
-        boards.extend(messages::measure(effort, &messages::Choice(args.only.clone())).await?);
+        boards.extend(messages::measure(effort, &messages::Choice(of_messages)).await?);
     }
     let path = args.report.clone().unwrap_or_else(|| default_report(args.mode));
     report::write(&path, &machine, &boards, args.quick)
@@ -177,6 +182,18 @@ async fn measure(args: &Args) -> Result<()> {
     }
     println!("Report: {}", path.display());
     Ok(())
+}
+
+/// What `--only` names.
+fn words<Word: ValueEnum>(only: &[String]) -> Result<Vec<Word>> {
+    let name =
+        |word: &Word| word.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    let known = || Word::value_variants().iter().map(name).collect::<Vec<_>>().join(", ");
+    let read = |word: &String| {
+        Word::from_str(word, true)
+            .map_err(|_| anyhow::anyhow!("--only knows no {word:?} here, but {}", known()))
+    };
+    only.iter().map(read).collect()
 }
 
 fn default_report(mode: Mode) -> PathBuf {

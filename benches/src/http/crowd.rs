@@ -28,7 +28,7 @@ const STORM: usize = 64;
 const STORM_PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
-    let semel = super::build("../Cargo.toml", &["--bin", "semel"]).await?;
+    let semel = super::build_semel().await?;
     Ok(vec![
         race(&semel, effort).await?.print(),
         storm(&semel, effort).await?.print(),
@@ -236,14 +236,14 @@ async fn memory(semel: &Path, effort: Effort) -> Result<Board> {
     let live = effort.pick(100_000.0, 1_000.0);
     let (mut keys, second) = (0.0, Duration::from_secs(1));
     while keys < live {
-        keys += wrk.window(&gateway.address, Traffic::NewKeys, second).await?.value;
+        keys += wrk.window(&gateway, Traffic::NewKeys, second).await?.value;
     }
     let (first, last) =
         (format!("{} live keys, mixed load begins", live as u64), "mixed load ends".to_owned());
     for round in 0..effort.pick(20, 2) {
-        wrk.window(&gateway.address, Traffic::Replays(1000), effort.window).await?;
-        wrk.window(&gateway.address, Traffic::Post, effort.window).await?;
-        wrk.window(&gateway.address, Traffic::NewKeys, second).await?;
+        wrk.window(&gateway, Traffic::Replays(1000), effort.window).await?;
+        wrk.window(&gateway, Traffic::Post, effort.window).await?;
+        wrk.window(&gateway, Traffic::NewKeys, second).await?;
         // The first rounds fill caches that stay.
         if round == effort.pick(5, 0) {
             board.add(&first, gateway.resident_mib()?);

@@ -6,9 +6,11 @@
 mod crowd;
 mod gateway;
 mod layer;
+mod peers;
 mod servers;
 mod wrk;
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -57,8 +59,13 @@ pub(super) async fn install(program: &str, package: &str) -> Result<()> {
     Ok(())
 }
 
+/// The gateway.
+pub(super) async fn build_semel() -> Result<PathBuf> {
+    build("../Cargo.toml", &["--bin".as_ref(), "semel".as_ref()]).await
+}
+
 /// Builds a program of this project, as users would, and says where it is.
-pub(super) async fn build(manifest: &str, arguments: &[&str]) -> Result<PathBuf> {
+pub(super) async fn build(manifest: &str, arguments: &[&OsStr]) -> Result<PathBuf> {
     let output = Command::new("cargo")
         .args(["build", "--release", "--message-format", "json", "--manifest-path"])
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(manifest))

@@ -1,7 +1,7 @@
 //! Processes that listen on a free port: contestants and what stands behind them.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
@@ -16,8 +16,15 @@ use tokio::process::{Child, Command};
 pub(super) struct Server {
     child: Child,
     pub(super) address: String,
-    _scratch: Option<tempfile::TempDir>,
+    /// Where payments are made.
+    path: &'static str,
+    scratch: Option<tempfile::TempDir>,
 }
+
+/// Where payments are made, unless a contestant asks for another path.
+const PAYMENTS: &str = "/payments";
+/// The file in which a gateway's SQLite store is.
+const DATABASE: &str = "semel.db";
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -42,14 +49,60 @@ impl Server {
         Self::announced(command, "listening on ", None).await
     }
 
-    /// A contestant of its own, given the answer it is to serve.
-    pub(super) async fn peer(program: &Path) -> Result<Self> {
+    /// Where payments are made.
+    pub(super) fn url(&self) -> String {
+        format!("http://{}{}", self.address, self.path)
+    }
+
+    /// Where a gateway on SQLite has its records.
+    pub(super) fn database(&self) -> Result<PathBuf> {
+        Ok(self.scratch.as_ref().context("it has no directory")?.path().join(DATABASE))
+    }
+
+    /// `idempotent` around the handler, over its memory store or over Redis.
+    pub(super) async fn idempotent(program: &Path, redis: Option<&Server>) -> Result<Self> {
         let scratch = tempfile::tempdir()?;
         let answer = scratch.path().join("answer.json");
         std::fs::write(&answer, super::json_of_1_kb())?;
         let mut command = Command::new(program);
-        command.arg(&answer);
+        command.arg(&answer).args(redis.map(Server::redis_url));
         Self::announced(command, "listening on ", Some(scratch)).await
+    }
+
+    /// `idempotent-proxy-server` in front of `upstream`, over its memory store or over Redis, as it comes but for
+    /// its address; its log goes to a file.
+    pub(super) async fn proxy(program: &Path, upstream: &str, redis: Option<&Server>) -> Result<Self> {
+        let (scratch, port) = (tempfile::tempdir()?, free_port()?);
+        // It does not start without this file.
+        std::fs::write(scratch.path().join(".env"), "")?;
+        let mut command = Command::new(program);
+        command
+            .current_dir(scratch.path())
+            .env("SERVER_ADDR", format!("127.0.0.1:{port}"))
+            .env("URL_PAYMENTS", format!("{upstream}{PAYMENTS}"))
+            .env_remove("REDIS_URL")
+            .envs(redis.map(|redis| ("REDIS_URL", redis.redis_url())))
+            .stdout(std::fs::File::create(scratch.path().join("log"))?);
+        let mut server = Self::connectable(command, port, scratch).await?;
+        server.path = "/URL_PAYMENTS";
+        Ok(server)
+    }
+
+    /// A Redis that keeps everything in memory and writes nothing to disk.
+    pub(super) async fn redis() -> Result<Self> {
+        super::install("redis-server", "redis-server").await?;
+        let (scratch, port) = (tempfile::tempdir()?, free_port()?);
+        let mut command = Command::new("redis-server");
+        command
+            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()])
+            .arg("--dir")
+            .arg(scratch.path())
+            .stdout(Stdio::null());
+        Self::connectable(command, port, scratch).await
+    }
+
+    fn redis_url(&self) -> String {
+        format!("redis://{}", self.address)
     }
 
     /// `semel gateway` with these arguments; its log goes to a file in a directory of its own.
@@ -60,7 +113,7 @@ impl Server {
         command.args(["gateway", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--tenant", "none"]);
         command.args(arguments).env_remove("SEMEL_STORE").stderr(log);
         if sqlite {
-            command.arg("--store").arg(format!("sqlite:{}", scratch.path().join("semel.db").display()));
+            command.arg("--store").arg(format!("sqlite:{}", scratch.path().join(DATABASE).display()));
         }
         Self::announced(command, "semel gateway listening on http://", Some(scratch)).await
     }
@@ -83,7 +136,7 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
         while let Some(line) = lines.next_line().await? {
             if let Some(address) = line.strip_prefix(prefix) {
-                return Ok(Self { child, address: address.to_owned(), _scratch: scratch });
+                return Ok(Self { child, address: address.to_owned(), path: PAYMENTS, scratch });
             }
         }
         anyhow::bail!("{command:?} ended before it served")
@@ -92,8 +145,7 @@ impl Server {
     /// nginx in front of `upstream`, with its connections kept and its access log as it comes.
     pub(super) async fn nginx(upstream: &str) -> Result<Self> {
         super::install("nginx", "nginx-light").await?;
-        let scratch = tempfile::tempdir()?;
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let (scratch, port) = (tempfile::tempdir()?, free_port()?);
         let home = scratch.path().display();
         let config = format!(
             "worker_processes 2; daemon off; pid {home}/pid; error_log {home}/error.log;\n\
@@ -113,17 +165,27 @@ impl Server {
             .arg(scratch.path().join("nginx.conf"))
             .arg("-p")
             .arg(scratch.path());
+        command.stderr(Stdio::null());
+        Self::connectable(command, port, scratch).await
+    }
+
+    /// A process that says nothing when it begins to listen.
+    async fn connectable(mut command: Command, port: u16, scratch: tempfile::TempDir) -> Result<Self> {
         let mut child =
-            command.kill_on_drop(true).stderr(Stdio::null()).spawn().context("nginx does not start")?;
+            command.kill_on_drop(true).spawn().with_context(|| format!("{command:?} does not start"))?;
         let address = format!("127.0.0.1:{port}");
         loop {
-            ensure!(child.try_wait()?.is_none(), "nginx ended before it served");
+            ensure!(child.try_wait()?.is_none(), "{command:?} ended before it served");
             if tokio::net::TcpStream::connect(&address).await.is_ok() {
-                return Ok(Self { child, address, _scratch: Some(scratch) });
+                return Ok(Self { child, address, path: PAYMENTS, scratch: Some(scratch) });
             }
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     }
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 /// Serves as one of the parts until it is ended.

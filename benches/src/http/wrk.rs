@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 
+use super::servers::Server;
 use crate::board::{Latency, Sample};
 
 /// What is sent.
@@ -34,21 +35,21 @@ impl Wrk {
         Ok(Self { scripts: tempfile::tempdir()? })
     }
 
-    /// One window against `address`; every answer must be a success.
-    pub(super) async fn window(&self, address: &str, traffic: Traffic, time: Duration) -> Result<Sample> {
-        let script = self.script(traffic)?;
+    /// One window against a server; every answer must be a success.
+    pub(super) async fn window(&self, server: &Server, traffic: Traffic, time: Duration) -> Result<Sample> {
+        let (script, url) = (self.script(traffic)?, server.url());
         let seconds = time.as_secs_f64().ceil().max(1.0);
         let output = Command::new("wrk")
             .args(["-t", THREADS, "-c", CONNECTIONS, "-d", &format!("{seconds}s"), "--latency", "-s"])
             .arg(script)
-            .arg(format!("http://{address}/payments"))
+            .arg(&url)
             .kill_on_drop(true)
             .output()
             .await
             .context("wrk does not start")?;
         let text = String::from_utf8_lossy(&output.stdout);
         ensure!(output.status.success(), "wrk failed: {text}{}", String::from_utf8_lossy(&output.stderr));
-        parse(&text).with_context(|| format!("wrk against {address}, {traffic:?}:\n{text}"))
+        parse(&text).with_context(|| format!("wrk against {url}, {traffic:?}:\n{text}"))
     }
 
     fn script(&self, traffic: Traffic) -> Result<PathBuf> {

@@ -1,4 +1,4 @@
-//! The crate `idempotent` over its memory store, around the handler that all layers are measured with.
+//! The crate `idempotent` over its memory store or Redis, around the handler that all layers are measured with.
 
 use axum::Router;
 use axum::body::Bytes;
@@ -6,6 +6,7 @@ use axum::http::header;
 use axum::routing::post;
 use idempotent::memory::MemoryStore;
 use idempotent::middleware::IdempotencyLayer;
+use idempotent::valkey::ValkeyStore;
 
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -15,10 +16,14 @@ fn main() -> anyhow::Result<()> {
             std::hint::black_box(body.len());
             ([(header::CONTENT_TYPE, "application/json")], answer)
         });
-        let layer = IdempotencyLayer::new(MemoryStore::builder().try_build()?);
+        let app = Router::new().route("/payments", handler);
+        let app = match std::env::args().nth(2) {
+            None => app.layer(IdempotencyLayer::new(MemoryStore::builder().try_build()?)),
+            Some(redis) => app.layer(IdempotencyLayer::new(ValkeyStore::with_url(redis).try_build().await?)),
+        };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("listening on {}", listener.local_addr()?);
-        axum::serve(listener, Router::new().route("/payments", handler).layer(layer)).await?;
+        axum::serve(listener, app).await?;
         Ok(())
     })
 }

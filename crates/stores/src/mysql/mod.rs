@@ -111,7 +111,7 @@ impl MysqlStore {
         let shared = Arc::new(Shared::new(connector, horizon, &server, &options));
         let (queue, waiting) = mpsc::channel(options.queue_max);
         let (ending, ended) = watch::channel(false);
-        let waiting = Arc::new(Mutex::new(waiting));
+        let waiting = gather::Queue::new(waiting);
         let mut live = Some(live);
         let lane = |_| tokio::spawn(batch::lane(shared.clone(), waiting.clone(), ended.clone(), live.take()));
         let mut tasks: Vec<_> = (0..options.lanes).map(lane).collect();
