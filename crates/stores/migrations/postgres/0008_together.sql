@@ -1,5 +1,5 @@
--- A relay holds several lanes, and looks at them and saves them at the same time: one look and one commit for all that
--- come together. By themselves they took the server a fifth of what a message costs it.
+-- A relay holds several lanes, which look and save at about the same time: one look and one commit for all that come
+-- together.
 
 -- semel_outbox_look for several lanes, each with the snapshot it was last read in. The first row has only what this
 -- statement sees, and the run it belongs to. A lane that was read in this very snapshot has nothing new.
