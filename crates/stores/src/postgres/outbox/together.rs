@@ -36,8 +36,11 @@ pub(super) struct Together {
     steps: Queue<Write>,
 }
 
-/// Calls of one kind, and the task that makes them.
-struct Queue<C: Call>(Mutex<Option<mpsc::Sender<Waiting<C, C::Answer>>>>);
+/// The way to the task that makes calls of one kind.
+type Way<C> = mpsc::Sender<Waiting<C, <C as Call>::Answer>>;
+
+/// Calls of one kind, and the way to who makes them, once there is one.
+struct Queue<C: Call>(Mutex<Option<Way<C>>>);
 
 impl<C: Call> Default for Queue<C> {
     fn default() -> Self {
@@ -115,7 +118,7 @@ impl Desk {
         queue: &Queue<C>,
         call: C,
     ) -> Result<Option<C::Answer>, Error> {
-        // The task ends with the runtime that was there when it began. Another one serves itself.
+        // A runtime that ends takes the task along. Whoever asks in another begins a new one.
         let gone =
             || Error::new(Kind::Unreachable, "who asks for several lanes at once has ended; try again");
         let (reply, replied) = oneshot::channel();
@@ -130,7 +133,7 @@ impl Desk {
 }
 
 impl<C: Call> Queue<C> {
-    fn sender(&self, desk: &Arc<Desk>) -> mpsc::Sender<Waiting<C, C::Answer>> {
+    fn sender(&self, desk: &Arc<Desk>) -> Way<C> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match kept.as_ref().filter(|sender| !sender.is_closed()) {
             Some(sender) => sender.clone(),
