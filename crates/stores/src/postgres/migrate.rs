@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 7] = [
+static MIGRATIONS: [Migration; 8] = [
     Migration {
         version: 1,
         name: "operations",
@@ -56,6 +56,12 @@ static MIGRATIONS: [Migration; 7] = [
         name: "quick",
         sql: include_str!("../../migrations/postgres/0007_quick.sql"),
         // Older ones write messages without a lane, which is refused from here on.
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 8,
+        name: "together",
+        sql: include_str!("../../migrations/postgres/0008_together.sql"),
         minimum_reader: 6,
     },
 ];

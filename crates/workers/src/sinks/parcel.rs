@@ -1,5 +1,6 @@
 //! A message as it travels: what brokers and receivers see of it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -86,9 +87,16 @@ impl Stamp {
             Format::Plain => {}
             Format::CeBinary => {
                 for (name, value) in self.attributes(message, id) {
-                    let name = format!("{}{name}", self.prefix);
-                    parcel.headers.retain(|(other, _)| *other != name);
-                    parcel.headers.push((name, utf8_percent_encode(&value, ATTRIBUTE).to_string()));
+                    let name = [self.prefix, name].concat();
+                    // Only the producer's own can have such a name.
+                    if !message.headers.is_empty() {
+                        parcel.headers.retain(|(other, _)| *other != name);
+                    }
+                    let encoded = match Cow::from(utf8_percent_encode(&value, ATTRIBUTE)) {
+                        Cow::Owned(encoded) => Some(encoded),
+                        Cow::Borrowed(_) => None,
+                    };
+                    parcel.headers.push((name, encoded.unwrap_or(value)));
                 }
             }
             Format::CeStructured => {

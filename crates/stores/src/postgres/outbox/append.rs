@@ -15,8 +15,9 @@ use super::super::pipeline::{End, Statement};
 use super::cursor::{Batch, Found, Place, PostgresCursor};
 use super::row::number;
 use super::sql;
+use super::together::Write;
 
-const CRASHES: &[(&str, &str)] = &[("pg-before-outbox-commit", "pg-after-outbox-commit")];
+pub(super) const CRASHES: &[(&str, &str)] = &[("pg-before-outbox-commit", "pg-after-outbox-commit")];
 
 /// A step to append.
 pub(super) struct Step {
@@ -146,12 +147,32 @@ impl PostgresCursor {
         let Step { place, progress, holder, lease, changes } = step;
         let desk = &self.desk;
         let (clock, next) = (desk.clock(), self.step + 1);
-        let (holder, lease) = (holder.as_ref().map(|nonce| &nonce.as_bytes()[..]), micros(*lease));
+        let (nonce, holder, lease) =
+            (holder, holder.as_ref().map(|nonce| &nonce.as_bytes()[..]), micros(*lease));
         let batch = place.batch.as_ref().map(|batch| batch.snapshot.as_str());
         let (last, until) =
             place.batch.as_ref().map_or((0, 0), |batch| (batch.last as i64, batch.until as i64));
         let (step, epoch) = self.known().await?;
         let run = self.run_of_save().await?;
+        if changes.is_empty() {
+            // Most often nothing goes with it, and then it can go with others.
+            let together = Write {
+                run: run.clone(),
+                lane: self.lane,
+                step,
+                epoch,
+                progress: *progress,
+                holder: *nonce,
+                lease,
+                snapshot: place.snapshot.clone(),
+                batch: batch.map(str::to_owned),
+                last,
+                until,
+            };
+            if let Some(appended) = desk.step(together).await? {
+                return Ok(appended);
+            }
+        }
         let append: [Param<'_>; 12] = [
             (&run, Type::TEXT),
             (&self.lane, Type::INT2),
@@ -175,7 +196,7 @@ impl PostgresCursor {
             [(&self.lane, Type::INT2), (&clock, Type::INT8), (&changes.keys, Type::TEXT_ARRAY)];
         let wait: Param<'_> = (&desk.lock_ms, Type::INT8);
         let alone: Vec<Param<'_>> = append.iter().cloned().chain([wait]).collect();
-        // Most often nothing goes with it, and then it brings its settings along.
+        // With nothing beside it, it brings its settings along.
         let (begin, first): (&str, Statement<'_>) = match changes.is_empty() {
             true => (sql::BEGIN_STEP, (sql::STEP, &alone)),
             false => (&desk.begin, (sql::APPEND, &append)),

@@ -106,8 +106,6 @@ pub(super) struct PostgresCursor {
     pub(super) place: Place,
     /// Something of the lane may be set aside. Nobody else sets aside, so "no" stays true.
     pub(super) has_letters: bool,
-    /// The last look found nothing.
-    pub(super) is_quiet: bool,
     pub(super) is_fenced: bool,
     /// A step was sent that would settle so many entries, and its answer never came.
     pub(super) doubt: Option<usize>,
@@ -138,7 +136,6 @@ impl PostgresCursor {
             progress,
             place,
             has_letters: true,
-            is_quiet: false,
             is_fenced: false,
             doubt: None,
             reading: None,

@@ -21,6 +21,7 @@ mod ring;
 mod row;
 mod sql;
 mod take;
+mod together;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -42,6 +43,7 @@ use super::options::{Address, Options};
 use super::pool::Pool;
 use super::{PostgresStore, migrate};
 use crate::horizon::{Horizon, Seen};
+use together::Together;
 
 /// The outbox of a PostgreSQL store.
 pub struct PostgresOutbox {
@@ -62,6 +64,7 @@ struct Desk {
     clock: Option<Arc<AtomicI64>>,
     store_id: [u8; 16],
     lanes: u16,
+    together: Together,
 }
 
 impl PostgresOutbox {
@@ -114,6 +117,7 @@ impl PostgresOutbox {
             clock: options.clock.clone(),
             store_id,
             lanes,
+            together: Together::default(),
         };
         Ok(Self { desk: Arc::new(desk) })
     }

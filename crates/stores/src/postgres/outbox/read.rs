@@ -12,10 +12,12 @@ use tokio_postgres::types::Type;
 
 use super::super::chores::{no_row, transaction};
 use super::super::connect::{Param, get};
+use super::super::fault::Fault;
 use super::super::pipeline::{End, Statement};
 use super::super::pool::Pool;
 use super::cursor::{Batch, Place, PostgresCursor};
 use super::row::{self, entry};
+use super::together::{Look, Seen};
 use super::{Desk, sql};
 
 /// How long the look for the ends of a large backlog may take. It is done once in a batch.
@@ -55,13 +57,18 @@ impl Desk {
 impl Desk {
     /// One statement by itself that changes nothing. It sees one snapshot.
     pub(super) async fn ask(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+        self.query(sql, params).await.map_err(|fault| fault.error())
+    }
+
+    /// The same for several who ask together.
+    pub(super) async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
         let mut link = self.cursors.link_to_any().await?;
         link.busy();
         let rows = link.live().query(self.call_timeout, sql, params).await;
         if !rows.as_ref().is_err_and(|fault| fault.broken) {
             link.done();
         }
-        rows.map_err(|fault| fault.error())
+        rows
     }
 }
 
@@ -84,16 +91,10 @@ impl PostgresCursor {
                 }
                 from.snapshot = snapshot;
             }
-            if is_first && self.is_quiet && self.snapshot().await? == from.snapshot {
-                return Ok(None);
-            }
             let Some((snapshot, mut entries)) = self.tail(&from.snapshot, room + 1).await? else {
                 self.is_fenced = true;
                 return Ok(None);
             };
-            if is_first {
-                self.is_quiet = entries.is_empty();
-            }
             if entries.is_empty() {
                 if is_first {
                     self.place = Place { snapshot, batch: None };
@@ -121,20 +122,11 @@ impl PostgresCursor {
         }
     }
 
-    async fn snapshot(&self) -> Result<String, Error> {
-        let rows = self.desk.ask(sql::SNAPSHOT, &[]).await?;
-        get(rows.first().ok_or_else(no_row)?, 0)
-    }
-
     /// What committed since the place was reached, and the snapshot that says so. `None`: the server crashed
     /// since, and the lane must be taken anew.
     async fn tail(&self, before: &str, limit: usize) -> Result<Option<(String, Vec<Entry>)>, Error> {
-        let (limit, since) = (limit as i64, since(before));
-        let params: [Param<'_>; 3] = [(&self.lane, Type::INT2), (&since, Type::TEXT), (&limit, Type::INT8)];
-        let rows = self.desk.ask(sql::LOOK, &params).await?;
-        let (first, rows) = rows.split_first().ok_or_else(no_row)?;
-        let snapshot: String = get(first, 0)?;
-        let run: Option<String> = get(first, 13)?;
+        let look = Look { lane: self.lane, before: since(before).into_owned(), most: limit as i64 };
+        let Seen { snapshot, run, rows } = self.look(look).await?;
         if run.as_deref() != Some(&self.run) && !mutant::on("outbox-crash-unnoticed") {
             return Ok(None);
         }
@@ -145,6 +137,20 @@ impl PostgresCursor {
             ));
         }
         Ok(Some((snapshot, rows.iter().map(|row| fitting(row, 1)).collect::<Result<_, _>>()?)))
+    }
+
+    /// Looks together with other lanes, or alone where that cannot be.
+    async fn look(&self, look: Look) -> Result<Seen, Error> {
+        let (before, most) = (look.before.clone(), look.most);
+        if let Some(seen) = self.desk.look(look).await? {
+            return Ok(seen);
+        }
+        let params: [Param<'_>; 3] = [(&self.lane, Type::INT2), (&before, Type::TEXT), (&most, Type::INT8)];
+        let mut rows = self.desk.ask(sql::LOOK, &params).await?;
+        let first = rows.first().ok_or_else(no_row)?;
+        let (snapshot, run) = (get(first, 0)?, get(first, 13)?);
+        rows.remove(0);
+        Ok(Seen { snapshot, run, rows })
     }
 
     async fn range(&self, before: &String, snapshot: String) -> Result<Batch, Error> {

@@ -7,6 +7,7 @@ mod locks;
 mod restored;
 mod reused;
 mod ring;
+mod together;
 
 /// The suite every outbox passes, straight to the server.
 mod direct {
