@@ -1,0 +1,236 @@
+//! What the lines of a sink have in common: one producer after the other, and what is known of the broker.
+//!
+//! A line has one batch on its way at a time. What it says of a batch is what the client said, and where a producer
+//! ended under it, why.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rdkafka::ClientConfig;
+use rdkafka::error::RDKafkaErrorCode as Code;
+use semel_core::mutant;
+
+use super::flight::{Flight, Told};
+use super::record::verdict;
+use super::shared::{End, LAND_MAX, Loaded, Shared};
+use super::{apart, topics};
+use crate::sinks::{Answer, Batch, Line, Parcel, Receipt, Trouble};
+
+/// The way to a cluster that all lines share.
+pub(super) struct Trunk {
+    config: ClientConfig,
+    current: Mutex<Option<Arc<Shared>>>,
+    known: Mutex<BTreeSet<String>>,
+    /// Lines of which a message is too large, and nobody knows which: records go one by one for as long.
+    suspects: AtomicUsize,
+}
+
+impl Trunk {
+    pub(super) fn new(config: ClientConfig) -> Self {
+        Self { config, current: Mutex::default(), known: Mutex::default(), suspects: AtomicUsize::new(0) }
+    }
+
+    /// The producer to use now. Waits for the last word about the one before, if that has ended.
+    async fn shared(self: &Arc<Self>) -> Result<Arc<Shared>, String> {
+        loop {
+            let mut over = {
+                let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+                let certain = self.suspects.load(Ordering::Relaxed) > 0;
+                match &*current {
+                    None => return Ok(current.insert(self.start(certain)?).clone()),
+                    Some(one) if one.ended().is_none() && one.certain == certain => return Ok(one.clone()),
+                    Some(one) => {
+                        one.end(End::Replaced);
+                        one.over()
+                    }
+                }
+            };
+            // An error says that it is gone altogether.
+            let _ = over.wait_for(|over| *over).await;
+        }
+    }
+
+    fn start(self: &Arc<Self>, certain: bool) -> Result<Arc<Shared>, String> {
+        let trunk = Arc::downgrade(self);
+        Shared::start(&self.config, certain, move || {
+            if let Some(trunk) = trunk.upgrade() {
+                trunk.current.lock().unwrap_or_else(PoisonError::into_inner).take();
+            }
+        })
+    }
+
+    /// Refuses what goes to topics that do not exist.
+    async fn look_up(
+        &self,
+        shared: &Arc<Shared>,
+        parcels: &[Parcel],
+        receipts: &mut [Receipt],
+    ) -> Result<(), String> {
+        let unknown = topics::unknown(&self.known(), parcels);
+        let mut missing = BTreeSet::new();
+        for topic in unknown {
+            let (shared, name) = (shared.clone(), topic.to_owned());
+            let found = apart(move || topics::exists(shared.client(), &name).map_err(Trouble::Down)).await;
+            match found.map_err(|trouble| trouble.to_string())? {
+                true => self.known().insert(topic.to_owned()),
+                false => missing.insert(topic),
+            };
+        }
+        topics::refuse(&missing, parcels, receipts);
+        Ok(())
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Trunk {
+    fn drop(&mut self) {
+        let current = self.current.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        current.into_iter().for_each(|one| one.end(End::Replaced));
+    }
+}
+
+/// One lane's use of it.
+pub(super) struct TrunkLine {
+    trunk: Arc<Trunk>,
+    /// One of its messages is too large, and it is not known which.
+    suspect: bool,
+}
+
+/// Sees to it that nothing is sent any more for somebody who no longer waits.
+struct Waiting<'a> {
+    shared: &'a Shared,
+    flight: Arc<Flight>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.flight.is_done() && !mutant::on("kafka-abandoned-goes-on") {
+            self.shared.end(End::Abandoned);
+        }
+    }
+}
+
+/// Hands a batch over as soon as there is room for some of it.
+async fn loaded(shared: &Shared, parcels: &[Parcel], receipts: &mut [Receipt]) -> Result<Loaded, String> {
+    let mut first = shared.load(parcels, receipts);
+    while matches!(first, Loaded::Full) {
+        let room = shared.room();
+        first = shared.load(parcels, receipts);
+        if matches!(first, Loaded::Full) {
+            let waited = tokio::time::timeout(LAND_MAX, room).await;
+            waited.map_err(|_| format!("the client's queue had no room for {LAND_MAX:?}"))?;
+        }
+    }
+    Ok(first)
+}
+
+impl TrunkLine {
+    pub(super) fn new(trunk: &Arc<Trunk>) -> Self {
+        Self { trunk: trunk.clone(), suspect: false }
+    }
+
+    async fn publish(&mut self, parcels: &[Parcel]) -> Result<Vec<Receipt>, String> {
+        let mut receipts = vec![Receipt::Unsent; parcels.len()];
+        let mut looked_up = false;
+        loop {
+            let shared = self.trunk.shared().await?;
+            if !looked_up {
+                self.trunk.look_up(&shared, parcels, &mut receipts).await?;
+                looked_up = true;
+            }
+            match loaded(&shared, parcels, &mut receipts).await? {
+                Loaded::Away(flight, done) => {
+                    let waiting = Waiting { shared: &shared, flight };
+                    // It is dropped, not sent, when all is said.
+                    let _ = done.await;
+                    self.take_in(&shared, &waiting.flight, parcels, &mut receipts);
+                    return Ok(receipts);
+                }
+                Loaded::Ended | Loaded::Full => {}
+            }
+        }
+    }
+
+    /// Writes receipts for what became of a batch.
+    fn take_in(&mut self, shared: &Shared, flight: &Flight, parcels: &[Parcel], receipts: &mut [Receipt]) {
+        let (told, late) = flight.told();
+        if told.iter().any(|told| *told != Told::Answered(Ok(()))) {
+            shared.end_if_stopped();
+        }
+        let end = shared.ended();
+        let too_late = || Receipt::Down(format!("Kafka did not take the messages within {LAND_MAX:?}"));
+        let (mut found, mut lost_with_it) = (false, Vec::new());
+        for (index, told) in told.into_iter().enumerate() {
+            receipts[index] = match told {
+                Told::Answered(Ok(())) => Receipt::Landed,
+                // We took it back ourselves, because it was not taken in time.
+                Told::Answered(Err(Code::PurgeQueue | Code::PurgeInflight)) | Told::Flying if late => {
+                    too_late()
+                }
+                Told::Flying => Receipt::Down("the Kafka client did not say what became of it".into()),
+                Told::Answered(Err(Code::MessageSizeTooLarge)) if !shared.certain => {
+                    self.is_suspect(true);
+                    Receipt::Unsent
+                }
+                Told::Answered(Err(Code::PurgeQueue)) => {
+                    lost_with_it.push(index);
+                    Receipt::Unsent
+                }
+                Told::Answered(Err(code)) => {
+                    found |= code == Code::MessageSizeTooLarge;
+                    let receipt = verdict(code, &parcels[index], shared.certain);
+                    if matches!(receipt, Receipt::Refused(_)) {
+                        self.trunk.known().remove(&parcels[index].topic);
+                    }
+                    receipt
+                }
+                Told::Kept => continue,
+            };
+        }
+        // The cluster takes nothing from anybody, it seems, and then somebody should know; or only one of us was ill.
+        let why = match end {
+            Some(End::Fatal(why)) => Some(why),
+            Some(End::Late) => Some(format!("Kafka did not take messages within {LAND_MAX:?}")),
+            Some(End::Replaced | End::Gap | End::Abandoned) | None => None,
+        };
+        if let Some(why) = why.filter(|_| !receipts.contains(&Receipt::Landed)) {
+            lost_with_it.iter().for_each(|index| receipts[*index] = Receipt::Down(why.clone()));
+        }
+        let open = |receipt: &Receipt| matches!(receipt, Receipt::Unsent | Receipt::Down(_));
+        if self.suspect && shared.certain && (found || !receipts.iter().any(open)) {
+            self.is_suspect(false);
+        }
+    }
+
+    fn is_suspect(&mut self, suspect: bool) {
+        if std::mem::replace(&mut self.suspect, suspect) != suspect {
+            match suspect {
+                true => self.trunk.suspects.fetch_add(1, Ordering::Relaxed),
+                false => self.trunk.suspects.fetch_sub(1, Ordering::Relaxed),
+            };
+        }
+    }
+}
+
+impl Drop for TrunkLine {
+    fn drop(&mut self) {
+        self.is_suspect(false);
+    }
+}
+
+impl Line for TrunkLine {
+    fn is_atomic(&self) -> bool {
+        false
+    }
+
+    fn publish<'a>(&'a mut self, batch: Batch<'a>) -> Answer<'a, Vec<Receipt>> {
+        Box::pin(async move {
+            let receipts = self.publish(batch.parcels).await;
+            receipts.unwrap_or_else(|reason| vec![Receipt::Down(reason); batch.parcels.len()])
+        })
+    }
+}
