@@ -25,8 +25,6 @@ use super::record::{record, verdict};
 use crate::kafka::words;
 use crate::sinks::{Parcel, Receipt};
 
-/// Longest wait until a batch has landed.
-pub(super) const LAND_MAX: Duration = Duration::from_secs(30);
 /// How long the client waits by itself for more messages of a partition.
 const LINGER_MS: &str = "1";
 /// How often the thread looks up from the reports, which reach it in between. A little more than a whole number of
@@ -103,6 +101,8 @@ pub(super) struct Shared {
     /// Held for reading while a batch is handed over: a producer ends before one, or after.
     end: RwLock<Option<End>>,
     flights: Mutex<Vec<Arc<Flight>>>,
+    /// How long a batch may be on its way.
+    land_max: Duration,
     over: watch::Sender<bool>,
 }
 
@@ -121,6 +121,7 @@ impl Shared {
     pub(super) fn start(
         config: &ClientConfig,
         certain: bool,
+        land_max: Duration,
         after: impl FnOnce() + Send + 'static,
     ) -> Result<Arc<Self>, String> {
         let mut config = config.clone();
@@ -129,14 +130,15 @@ impl Shared {
         }
         // A message that the client gives up by itself would let later ones of its key pass.
         config.remove("delivery.timeout.ms");
-        config.set("message.timeout.ms", (2 * LAND_MAX).as_millis().to_string());
+        config.set("message.timeout.ms", (2 * land_max).as_millis().to_string());
         config.set("enable.idempotence", "true").set("acks", "all").set("enable.gapless.guarantee", "true");
         if certain {
             config.set("batch.num.messages", "1");
         }
         let producer = config.create_with_context(Reports::default()).map_err(|error| words(&error))?;
         let (end, flights) = (RwLock::default(), Mutex::default());
-        let shared = Arc::new(Self { producer, certain, end, flights, over: watch::Sender::new(false) });
+        let shared =
+            Arc::new(Self { producer, certain, end, flights, land_max, over: watch::Sender::new(false) });
         let last = LastWord { shared: shared.clone(), after: Some(after) };
         std::thread::Builder::new()
             .name("semel-kafka".into())
@@ -238,7 +240,7 @@ impl Shared {
             if self.producer.context().ill.swap(false, Ordering::Relaxed) {
                 self.end_if_stopped();
             }
-            if self.still_flying().iter().any(|flight| flight.note_if_late(LAND_MAX)) {
+            if self.still_flying().iter().any(|flight| flight.note_if_late(self.land_max)) {
                 self.end(End::Late);
             }
             // First whether it has ended, then what still flies: nothing is handed over in between.

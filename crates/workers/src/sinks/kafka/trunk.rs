@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode as Code;
@@ -13,13 +14,17 @@ use semel_core::mutant;
 
 use super::flight::{Flight, Told};
 use super::record::verdict;
-use super::shared::{End, LAND_MAX, Loaded, Shared};
+use super::shared::{End, Loaded, Shared};
 use super::{apart, topics};
 use crate::sinks::{Answer, Batch, Line, Parcel, Receipt, Trouble};
+
+/// Longest wait until a batch has landed.
+const LAND_MAX: Duration = Duration::from_secs(30);
 
 /// The way to a cluster that all lines share.
 pub(super) struct Trunk {
     config: ClientConfig,
+    land_max: Duration,
     current: Mutex<Option<Arc<Shared>>>,
     known: Mutex<BTreeSet<String>>,
     /// Lines of which a message is too large, and nobody knows which: records go one by one for as long.
@@ -28,7 +33,8 @@ pub(super) struct Trunk {
 
 impl Trunk {
     pub(super) fn new(config: ClientConfig) -> Self {
-        Self { config, current: Mutex::default(), known: Mutex::default(), suspects: AtomicUsize::new(0) }
+        let (current, known, suspects) = (Mutex::default(), Mutex::default(), AtomicUsize::new(0));
+        Self { config, land_max: LAND_MAX, current, known, suspects }
     }
 
     /// The producer to use now. Waits for the last word about the one before, if that has ended.
@@ -53,7 +59,7 @@ impl Trunk {
 
     fn start(self: &Arc<Self>, certain: bool) -> Result<Arc<Shared>, String> {
         let trunk = Arc::downgrade(self);
-        Shared::start(&self.config, certain, move || {
+        Shared::start(&self.config, certain, self.land_max, move || {
             if let Some(trunk) = trunk.upgrade() {
                 trunk.current.lock().unwrap_or_else(PoisonError::into_inner).take();
             }
@@ -162,14 +168,15 @@ impl TrunkLine {
             shared.end_if_stopped();
         }
         let end = shared.ended();
-        let too_late = || Receipt::Down(format!("Kafka did not take the messages within {LAND_MAX:?}"));
+        let limit = self.trunk.land_max;
+        let too_late = || format!("Kafka did not take messages within {limit:?}");
         let (mut found, mut lost_with_it) = (false, Vec::new());
         for (index, told) in told.into_iter().enumerate() {
             receipts[index] = match told {
                 Told::Answered(Ok(())) => Receipt::Landed,
                 // We took it back ourselves, because it was not taken in time.
                 Told::Answered(Err(Code::PurgeQueue | Code::PurgeInflight)) | Told::Flying if late => {
-                    too_late()
+                    Receipt::Down(too_late())
                 }
                 Told::Flying => Receipt::Down("the Kafka client did not say what became of it".into()),
                 Told::Answered(Err(Code::MessageSizeTooLarge)) if !shared.certain => {
@@ -194,7 +201,7 @@ impl TrunkLine {
         // The cluster takes nothing from anybody, it seems, and then somebody should know; or only one of us was ill.
         let why = match end {
             Some(End::Fatal(why)) => Some(why),
-            Some(End::Late) => Some(format!("Kafka did not take messages within {LAND_MAX:?}")),
+            Some(End::Late) => Some(too_late()),
             Some(End::Replaced | End::Gap | End::Abandoned) | None => None,
         };
         if let Some(why) = why.filter(|_| !receipts.contains(&Receipt::Landed)) {
@@ -232,5 +239,69 @@ impl Line for TrunkLine {
             let receipts = self.publish(batch.parcels).await;
             receipts.unwrap_or_else(|reason| vec![Receipt::Down(reason); batch.parcels.len()])
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use semel_core::outbox::{Entry, Facts, Lane, Term};
+    use semel_core::{Message, Topic};
+
+    use super::*;
+    use crate::sinks::{Format, Stamp};
+
+    /// The way to a broker that takes nothing, whose topic is known.
+    fn trunk(land_max: Duration) -> Arc<Trunk> {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", format!("127.0.0.1:{port}"));
+        let mut trunk = Trunk::new(config);
+        trunk.land_max = land_max;
+        trunk.known().insert("orders".into());
+        Arc::new(trunk)
+    }
+
+    fn parcels(count: u64) -> Vec<Parcel> {
+        let facts = Facts { engine: "memory", store_id: [7; 16], lanes: 1 };
+        let stamp = Stamp::new(&facts, Term { lane: Lane(0), epoch: 1 }, Format::Plain, "ce_", None);
+        let entry = |sequence| {
+            let message = Message::new(Topic::parse("orders").unwrap(), "{}").key("k");
+            Entry { sequence, message, tries: 0, behind: false }
+        };
+        (1..=count).map(|sequence| stamp.parcel(&entry(sequence))).collect()
+    }
+
+    #[tokio::test]
+    async fn all_who_wait_for_a_broker_that_takes_nothing_are_told_and_a_new_producer_follows() {
+        // G-44
+        let trunk = trunk(Duration::from_millis(300));
+        let (mut one, mut two) = (TrunkLine::new(&trunk), TrunkLine::new(&trunk));
+        for _ in 0..2 {
+            let (first, second) = (parcels(3), parcels(2));
+            let (first, second) = tokio::join!(one.publish(&first), two.publish(&second));
+            for receipts in [first.unwrap(), second.unwrap()] {
+                assert!(receipts.iter().all(|one| matches!(one, Receipt::Down(_))), "{receipts:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_taken_back_and_the_producer_takes_nothing_else() {
+        // G-42
+        let trunk = trunk(LAND_MAX);
+        let shared = trunk.shared().await.unwrap();
+        let batch = parcels(3);
+        let mut line = TrunkLine::new(&trunk);
+        let mut publishing = Box::pin(line.publish(&batch));
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(publishing.as_mut().poll(&mut context).is_pending());
+        drop(publishing);
+        assert_eq!(shared.ended(), Some(End::Abandoned));
+        let mut receipts = vec![Receipt::Unsent; 3];
+        assert!(matches!(shared.load(&batch, &mut receipts), Loaded::Ended));
+        let next = trunk.shared().await.unwrap();
+        assert!(!Arc::ptr_eq(&shared, &next) && next.ended().is_none());
+        assert!(*shared.over().borrow(), "it follows the last word about the one before");
     }
 }
