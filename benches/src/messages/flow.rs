@@ -119,13 +119,18 @@ pub(super) async fn backlog(
     let mut board = Board::new(format!("Relay to {name}, a backlog of {count}"), "messages/s").against(OWN);
     let producer = broker.producer().await?;
     let prefix = broker.sink().await?.about().attribute_prefix;
+    let mut spent = None;
     for _ in 0..effort.rounds {
         let parcels = parcels(count, prefix);
+        let before = Budget::now()?;
         board.add(OWN, own(&producer, parcels.clone()).await?);
+        let of_own = Budget::now()?.since(before, count);
         for shop in shops {
             fill(shop, count).await?;
-            board.add(shop.name(), drained(shop, broker, count).await?);
+            let (rate, each) = drained(shop, broker, count).await?;
+            board.add(shop.name(), rate);
             if matches!(shop, Shop::Postgres(_)) {
+                spent = Some((of_own, each));
                 poller.fill(count).await?;
                 board.add(POLLER, poller.drain(&producer, &parcels, count).await?);
             }
@@ -136,6 +141,11 @@ pub(super) async fn backlog(
     let reached = share(&board, shops[0].name());
     board.at_least(format!("{} to {name}: share of its own producer", shops[0].name()), reached, 80.0, " %");
     board.note("Counted from the first tenth to the last message, so that starting is not.");
+    if let Some((own, each)) = spent {
+        board.note(format!(
+            "Processor time of a message, last round: of the producer's own, {own}; from Postgres, {each}."
+        ));
+    }
     board.note("The poller: SELECT … FOR UPDATE SKIP LOCKED, publish, DELETE, COMMIT; one process, 1000 at a time. It keeps no order.");
     Ok(board)
 }
@@ -177,12 +187,13 @@ pub(super) async fn fill(shop: &Shop, count: u64) -> Result<()> {
     Ok(())
 }
 
-async fn drained(shop: &Shop, broker: &Broker, count: u64) -> Result<f64> {
+async fn drained(shop: &Shop, broker: &Broker, count: u64) -> Result<(f64, Each)> {
     let session = Session::start(shop, broker, Times::new(0)).await?;
     session.until_published(count / 10).await?;
-    let (first, began) = (session.published(), Instant::now());
+    let (first, began, before) = (session.published(), Instant::now(), Budget::now()?);
     session.until_published(count).await?;
     let rate = (count - first) as f64 / began.elapsed().as_secs_f64();
+    let spent = Budget::now()?.since(before, count - first);
     session.stop().await?;
-    Ok(rate)
+    Ok((rate, spent))
 }
