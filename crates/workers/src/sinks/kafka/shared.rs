@@ -25,8 +25,9 @@ use super::record::{record, verdict};
 use crate::kafka::words;
 use crate::sinks::{Parcel, Receipt};
 
-/// How long the client waits by itself for more messages of a partition.
-const LINGER_MS: &str = "1";
+/// How long the client waits for more messages of a partition: lanes come at different times, and each request costs the
+/// broker as much as some messages. Longer, and it is the wait that is noticed.
+const LINGER_MS: &str = "2";
 /// How often the thread looks up from the reports, which reach it in between. A little more than a whole number of
 /// milliseconds: the client waits only for whole ones, and would spend the rest of the last one asking without pause.
 const TURN: Duration = Duration::from_micros(50_100);

@@ -43,7 +43,9 @@ impl Trunk {
             let mut over = {
                 let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
                 let certain = self.suspects.load(Ordering::Relaxed) > 0;
-                match &*current {
+                let waited_for =
+                    |one: &&Arc<Shared>| one.ended().is_none() || !mutant::on("kafka-next-begins-early");
+                match current.as_ref().filter(waited_for) {
                     None => return Ok(current.insert(self.start(certain)?).clone()),
                     Some(one) if one.ended().is_none() && one.certain == certain => return Ok(one.clone()),
                     Some(one) => {
@@ -168,6 +170,7 @@ impl TrunkLine {
             shared.end_if_stopped();
         }
         let end = shared.ended();
+        let certain = shared.certain || mutant::on("kafka-refuses-all-of-a-request");
         let limit = self.trunk.land_max;
         let too_late = || format!("Kafka did not take messages within {limit:?}");
         let (mut found, mut lost_with_it) = (false, Vec::new());
@@ -179,7 +182,7 @@ impl TrunkLine {
                     Receipt::Down(too_late())
                 }
                 Told::Flying => Receipt::Down("the Kafka client did not say what became of it".into()),
-                Told::Answered(Err(Code::MessageSizeTooLarge)) if !shared.certain => {
+                Told::Answered(Err(Code::MessageSizeTooLarge)) if !certain => {
                     self.is_suspect(true);
                     Receipt::Unsent
                 }
@@ -189,7 +192,7 @@ impl TrunkLine {
                 }
                 Told::Answered(Err(code)) => {
                     found |= code == Code::MessageSizeTooLarge;
-                    let receipt = verdict(code, &parcels[index], shared.certain);
+                    let receipt = verdict(code, &parcels[index], certain);
                     if matches!(receipt, Receipt::Refused(_)) {
                         self.trunk.known().remove(&parcels[index].topic);
                     }
