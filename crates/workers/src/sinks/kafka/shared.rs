@@ -279,7 +279,9 @@ struct LastWord<After: FnOnce()> {
 
 impl<After: FnOnce()> Drop for LastWord<After> {
     fn drop(&mut self) {
-        self.shared.end(End::Fatal("the Kafka client ended by accident".into()));
+        if self.shared.ended().is_none() {
+            self.shared.end(End::Fatal("the Kafka client ended by accident".into()));
+        }
         self.shared.still_flying().iter().for_each(|flight| flight.give_up());
         if let Some(after) = self.after.take() {
             after();

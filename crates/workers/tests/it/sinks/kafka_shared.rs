@@ -7,6 +7,9 @@ use semel_core::outbox::Term;
 use super::kafka::{Read, broker, contents, relay_all, sink, topic};
 use super::*;
 
+/// What a topic takes in one request, which is enough for many messages together; and a message beyond it.
+const LIMIT: &str = "100000";
+const LARGE: usize = 200_000;
 /// Keys of messages that are fine.
 const KEYS: u32 = 40;
 
@@ -39,13 +42,13 @@ async fn line_of(sink: &dyn Sink, lane: u16) -> Box<dyn Line> {
 async fn what_is_refused_of_one_lane_is_refused_of_no_other() {
     // G-41, G-44
     let Some(broker) = broker() else { return };
-    let topic = topic(&broker, "shared", &[("max.message.bytes", "5000")]).await;
+    let topic = topic(&broker, "shared", &[("max.message.bytes", LIMIT)]).await;
     let missing = unique("missing");
     let sink = sink(&broker, "").await;
     let (mut ill, mut well) = (line_of(&sink, 0).await, line_of(&sink, 1).await);
     let with_large: Vec<Message> = (0..40)
         .map(|n| match n % 10 {
-            3 => message(&topic, &format!("large{n}"), "9".repeat(20_000)),
+            3 => message(&topic, &format!("large{n}"), "9".repeat(LARGE)),
             6 => message(&missing, "m", n.to_string()),
             _ => message(&topic, &format!("k{}", n % 7), n.to_string()),
         })
@@ -99,12 +102,12 @@ fn assert_each_in_order(found: &[Read], prefix: char, count: u32) {
 async fn a_relay_with_messages_too_large_in_several_lanes_publishes_all_others_in_order() {
     // G-41, G-44
     let Some(broker) = broker() else { return };
-    let topic = topic(&broker, "lanes", &[("max.message.bytes", "5000")]).await;
+    let topic = topic(&broker, "lanes", &[("max.message.bytes", LIMIT)]).await;
     let outbox = Arc::new(MemoryOutbox::new(8));
     for n in 0..3000 {
         outbox.write([message(&topic, &format!("o{}", n % KEYS), n.to_string())]).unwrap();
         if n % 500 == 250 {
-            outbox.write([message(&topic, &format!("large{n}"), "9".repeat(20_000))]).unwrap();
+            outbox.write([message(&topic, &format!("large{n}"), "9".repeat(LARGE))]).unwrap();
         }
     }
     relay_all(&outbox, sink(&broker, "").await).await;
