@@ -186,8 +186,10 @@ impl Sink for KafkaSink {
     fn open(&self, outbox: &Facts, term: Term) -> Answer<'_, Result<Opened, Trouble>> {
         match &self.way {
             Way::Shared(trunk) => {
-                let line = Box::new(TrunkLine::new(trunk));
-                Box::pin(std::future::ready(Ok(Opened { line, landed: None })))
+                let trunk = trunk.clone();
+                Box::pin(
+                    async move { Ok(Opened { line: Box::new(TrunkLine::open(trunk).await?), landed: None }) },
+                )
             }
             Way::Transactions { positions, single } => {
                 let positions = Positions::new(&self.config, positions, outbox, term);

@@ -23,7 +23,7 @@ use tokio::sync::{Notify, oneshot, watch};
 use super::flight::{Flight, Ticket};
 use super::record::{record, verdict};
 use crate::kafka::words;
-use crate::sinks::{Parcel, Receipt};
+use crate::sinks::{Parcel, Receipt, Trouble};
 
 /// How long the client waits for more messages of a partition: lanes come at different times, and each request costs the
 /// broker as much as some messages. Longer, and it is the wait that is noticed.
@@ -124,7 +124,7 @@ impl Shared {
         certain: bool,
         land_max: Duration,
         after: impl FnOnce() + Send + 'static,
-    ) -> Result<Arc<Self>, String> {
+    ) -> Result<Arc<Self>, Trouble> {
         let mut config = config.clone();
         if config.get("linger.ms").or(config.get("queue.buffering.max.ms")).is_none() {
             config.set("linger.ms", LINGER_MS);
@@ -136,7 +136,9 @@ impl Shared {
         if certain {
             config.set("batch.num.messages", "1");
         }
-        let producer = config.create_with_context(Reports::default()).map_err(|error| words(&error))?;
+        let producer = config
+            .create_with_context(Reports::default())
+            .map_err(|error| Trouble::Unusable(words(&error)))?;
         let (end, flights) = (RwLock::default(), Mutex::default());
         let shared =
             Arc::new(Self { producer, certain, end, flights, land_max, over: watch::Sender::new(false) });
@@ -144,7 +146,7 @@ impl Shared {
         std::thread::Builder::new()
             .name("semel-kafka".into())
             .spawn(move || last.shared.serve())
-            .map_err(|error| format!("no thread for the Kafka client: {error}"))?;
+            .map_err(|error| Trouble::Down(format!("no thread for the Kafka client: {error}")))?;
         Ok(shared)
     }
 

@@ -38,7 +38,7 @@ impl Trunk {
     }
 
     /// The producer to use now. Waits for the last word about the one before, if that has ended.
-    async fn shared(self: &Arc<Self>) -> Result<Arc<Shared>, String> {
+    async fn shared(self: &Arc<Self>) -> Result<Arc<Shared>, Trouble> {
         loop {
             let mut over = {
                 let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
@@ -59,7 +59,7 @@ impl Trunk {
         }
     }
 
-    fn start(self: &Arc<Self>, certain: bool) -> Result<Arc<Shared>, String> {
+    fn start(self: &Arc<Self>, certain: bool) -> Result<Arc<Shared>, Trouble> {
         let trunk = Arc::downgrade(self);
         Shared::start(&self.config, certain, self.land_max, move || {
             if let Some(trunk) = trunk.upgrade() {
@@ -137,15 +137,17 @@ async fn loaded(shared: &Shared, parcels: &[Parcel], receipts: &mut [Receipt]) -
 }
 
 impl TrunkLine {
-    pub(super) fn new(trunk: &Arc<Trunk>) -> Self {
-        Self { trunk: trunk.clone(), suspect: false }
+    /// Opens a line, and says so if the client does not take its settings.
+    pub(super) async fn open(trunk: Arc<Trunk>) -> Result<Self, Trouble> {
+        trunk.shared().await?;
+        Ok(Self { trunk, suspect: false })
     }
 
     async fn publish(&mut self, parcels: &[Parcel]) -> Result<Vec<Receipt>, String> {
         let mut receipts = vec![Receipt::Unsent; parcels.len()];
         let mut looked_up = false;
         loop {
-            let shared = self.trunk.shared().await?;
+            let shared = self.trunk.shared().await.map_err(|trouble| trouble.to_string())?;
             if !looked_up {
                 self.trunk.look_up(&shared, parcels, &mut receipts).await?;
                 looked_up = true;
@@ -279,7 +281,8 @@ mod tests {
     async fn all_who_wait_for_a_broker_that_takes_nothing_are_told_and_a_new_producer_follows() {
         // G-44
         let trunk = trunk(Duration::from_millis(300));
-        let (mut one, mut two) = (TrunkLine::new(&trunk), TrunkLine::new(&trunk));
+        let mut one = TrunkLine::open(trunk.clone()).await.unwrap();
+        let mut two = TrunkLine::open(trunk).await.unwrap();
         for _ in 0..2 {
             let (first, second) = (parcels(3), parcels(2));
             let (first, second) = tokio::join!(one.publish(&first), two.publish(&second));
@@ -295,7 +298,7 @@ mod tests {
         let trunk = trunk(LAND_MAX);
         let shared = trunk.shared().await.unwrap();
         let batch = parcels(3);
-        let mut line = TrunkLine::new(&trunk);
+        let mut line = TrunkLine::open(trunk.clone()).await.unwrap();
         let mut publishing = Box::pin(line.publish(&batch));
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(publishing.as_mut().poll(&mut context).is_pending());

@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use semel_core::outbox::Term;
+use semel_workers::sinks::Trouble;
 
 use super::kafka::{Read, broker, contents, relay_all, sink, topic};
 use super::*;
@@ -147,4 +148,13 @@ async fn nothing_of_a_call_that_was_dropped_comes_after_what_is_sent_next() {
         .collect();
     assert!(texts.len() < MANY, "most of it was taken back: {}", texts.len());
     assert_eq!(texts.last().map(String::as_str), Some("marker"));
+}
+
+#[tokio::test]
+async fn settings_that_contradict_the_order_are_unusable_when_a_line_is_opened() {
+    // G-41
+    let Some(broker) = broker() else { return };
+    let sink = sink(&broker, "?max.in.flight=10").await;
+    let opened = sink.open(&facts(), term(1)).await.map(drop);
+    assert!(matches!(opened, Err(Trouble::Unusable(_))), "{opened:?}");
 }
