@@ -15,6 +15,7 @@ use super::pins::Pins;
 use super::poller::Poller;
 use super::session::{Session, Times, messages};
 use super::shop::{Effect, Shop};
+use super::watermill::Watermill;
 use crate::Effort;
 use crate::board::Board;
 
@@ -29,6 +30,7 @@ const HEAP: u64 = 1000;
 const ROOM: Duration = Duration::from_millis(1);
 const OWN: &str = "the broker's own producer";
 const POLLER: &str = "Postgres, SKIP LOCKED poller";
+const WATERMILL: &str = "Postgres, Watermill's forwarder";
 
 /// Messages that are published as they are written, ten in a transaction.
 pub(super) async fn live(effort: Effort, shops: &[Shop], broker: &Broker, pins: &Pins) -> Result<Board> {
@@ -119,13 +121,25 @@ pub(super) async fn backlog(
     let mut board = Board::new(format!("Relay to {name}, a backlog of {count}"), "messages/s").against(OWN);
     let producer = broker.producer().await?;
     let prefix = broker.sink().await?.about().attribute_prefix;
+    let watermill = match broker {
+        Broker::Kafka { address } => Some((address, Watermill::build().await)),
+        Broker::Nats { .. } | Broker::SyncedNats { .. } | Broker::Nowhere => None,
+    };
+    let mut spent = None;
     for _ in 0..effort.rounds {
         let parcels = parcels(count, prefix);
+        let before = Budget::now()?;
         board.add(OWN, own(&producer, parcels.clone()).await?);
+        let of_own = Budget::now()?.since(before, count);
         for shop in shops {
             fill(shop, count).await?;
-            board.add(shop.name(), drained(shop, broker, count).await?);
-            if matches!(shop, Shop::Postgres(_)) {
+            let (rate, each) = drained(shop, broker, count).await?;
+            board.add(shop.name(), rate);
+            if let Shop::Postgres(url) = shop {
+                spent = Some((of_own, each));
+                if let Some((address, Ok(watermill))) = &watermill {
+                    board.add(WATERMILL, watermill.drain(url, address, count).await?);
+                }
                 poller.fill(count).await?;
                 board.add(POLLER, poller.drain(&producer, &parcels, count).await?);
             }
@@ -136,6 +150,16 @@ pub(super) async fn backlog(
     let reached = share(&board, shops[0].name());
     board.at_least(format!("{} to {name}: share of its own producer", shops[0].name()), reached, 80.0, " %");
     board.note("Counted from the first tenth to the last message, so that starting is not.");
+    if let Some((own, each)) = spent {
+        board.note(format!(
+            "Processor time of a message, last round: of the producer's own, {own}; from Postgres, {each}."
+        ));
+    }
+    match &watermill {
+        Some((_, Ok(_))) => board.note("Watermill (Go): its SQL outbox and forwarder to Kafka, with batches of 1000 and acknowledgements by all replicas, else as it comes. One message at a time."),
+        Some((_, Err(why))) => board.note(format!("Watermill is not measured: {why:#}.")),
+        None => {}
+    }
     board.note("The poller: SELECT … FOR UPDATE SKIP LOCKED, publish, DELETE, COMMIT; one process, 1000 at a time. It keeps no order.");
     Ok(board)
 }
@@ -177,12 +201,13 @@ pub(super) async fn fill(shop: &Shop, count: u64) -> Result<()> {
     Ok(())
 }
 
-async fn drained(shop: &Shop, broker: &Broker, count: u64) -> Result<f64> {
+async fn drained(shop: &Shop, broker: &Broker, count: u64) -> Result<(f64, Each)> {
     let session = Session::start(shop, broker, Times::new(0)).await?;
     session.until_published(count / 10).await?;
-    let (first, began) = (session.published(), Instant::now());
+    let (first, began, before) = (session.published(), Instant::now(), Budget::now()?);
     session.until_published(count).await?;
     let rate = (count - first) as f64 / began.elapsed().as_secs_f64();
+    let spent = Budget::now()?.since(before, count - first);
     session.stop().await?;
-    Ok(rate)
+    Ok((rate, spent))
 }

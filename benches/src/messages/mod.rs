@@ -14,6 +14,7 @@ mod poller;
 mod session;
 mod shop;
 mod traces;
+mod watermill;
 
 use anyhow::{Context, Result};
 use mysql_async::prelude::Queryable;

@@ -1,13 +1,19 @@
 //! Kafka: a message has landed when all in-sync replicas have it (`acks=all`), written by an idempotent
-//! producer that ends rather than leave a gap, so that nothing of a partition overtakes.
+//! producer that ends rather than leave a gap, so that nothing of a partition overtakes. All lanes share it, so that
+//! what they have for a partition travels together.
 //!
-//! With `transactional=true` each batch is one transaction, together with a record of how far the lane has
+//! With `transactional=true` each lane has a producer of its own, and each batch is one transaction, together with a record of how far the lane has
 //! come. Opening a lane fences whoever published it before and reads that record, so a takeover knows
 //! exactly what landed. Readers must use `read_committed`.
 //!
 //! librdkafka is built without TLS: encrypt the way there by other means, or in a private network.
 
+mod flight;
 mod positions;
+mod record;
+mod shared;
+mod topics;
+mod trunk;
 mod worker;
 
 use std::sync::atomic::AtomicBool;
@@ -25,6 +31,7 @@ use tokio::sync::oneshot;
 use super::{About, Address, Answer, Batch, Dedup, Line, Opened, Receipt, Sink, Trouble};
 use crate::kafka::words;
 use positions::Positions;
+use trunk::{Trunk, TrunkLine};
 use worker::{Hand, Work};
 
 /// Longest wait for a broker when a sink is opened.
@@ -88,10 +95,20 @@ impl ProducerContext for Reports {
 /// A Kafka cluster.
 pub struct KafkaSink {
     config: ClientConfig,
-    /// Where positions are, if lanes are transactional.
-    positions: Option<String>,
-    /// One record per request, since a broker refused a batch and did not say which record.
-    single: Arc<AtomicBool>,
+    way: Way,
+}
+
+/// How lanes publish.
+enum Way {
+    /// Through one producer.
+    Shared(Arc<Trunk>),
+    /// Each through a producer of its own, in transactions.
+    Transactions {
+        /// The topic of positions.
+        positions: String,
+        /// One record per request, since a broker refused a batch and did not say which record.
+        single: Arc<AtomicBool>,
+    },
 }
 
 impl KafkaSink {
@@ -123,11 +140,14 @@ impl KafkaSink {
             "false" => false,
             other => return Err(Trouble::Unusable(format!("transactional is true or false, not `{other}`"))),
         };
-        let positions = transactional.then(|| address.setting("positions").unwrap_or(POSITIONS).to_owned());
-        let sink = Self { config, positions, single: Arc::default() };
-        let config = sink.config.clone();
-        apart(move || reach(&config)).await?;
-        Ok(sink)
+        let positions = address.setting("positions").unwrap_or(POSITIONS).to_owned();
+        let way = match transactional {
+            true => Way::Transactions { positions, single: Arc::default() },
+            false => Way::Shared(Arc::new(Trunk::new(config.clone()))),
+        };
+        let reached = config.clone();
+        apart(move || reach(&reached)).await?;
+        Ok(Self { config, way })
     }
 }
 
@@ -156,29 +176,45 @@ async fn apart<T: Send + 'static>(
 
 impl Sink for KafkaSink {
     fn about(&self) -> About {
-        let dedup = if self.positions.is_some() { Dedup::Exact } else { Dedup::Receiver };
+        let dedup = match self.way {
+            Way::Transactions { .. } => Dedup::Exact,
+            Way::Shared(_) => Dedup::Receiver,
+        };
         About { name: "kafka", dedup, attribute_prefix: "ce_" }
     }
 
     fn open(&self, outbox: &Facts, term: Term) -> Answer<'_, Result<Opened, Trouble>> {
-        let positions =
-            self.positions.as_ref().map(|topic| Positions::new(&self.config, topic, outbox, term));
-        let (config, single) = (self.config.clone(), self.single.clone());
-        Box::pin(async move {
-            let (landed, hand) = apart(move || Work::begin(config, positions, single)).await?;
-            Ok(Opened { line: Box::new(hand), landed })
-        })
+        match &self.way {
+            Way::Shared(trunk) => {
+                let trunk = trunk.clone();
+                Box::pin(
+                    async move { Ok(Opened { line: Box::new(TrunkLine::open(trunk).await?), landed: None }) },
+                )
+            }
+            Way::Transactions { positions, single } => {
+                let positions = Positions::new(&self.config, positions, outbox, term);
+                let (config, single) = (self.config.clone(), single.clone());
+                Box::pin(async move {
+                    let (landed, hand) = apart(move || Work::begin(config, positions, single)).await?;
+                    Ok(Opened { line: Box::new(hand), landed })
+                })
+            }
+        }
     }
 }
 
 impl Line for Hand {
     fn is_atomic(&self) -> bool {
-        self.atomic
+        true
     }
 
     fn publish<'a>(&'a mut self, batch: Batch<'a>) -> Answer<'a, Vec<Receipt>> {
         let count = batch.parcels.len();
-        let answer = self.order(batch.parcels.to_vec(), batch.position.cloned());
+        let Some(position) = batch.position.cloned() else {
+            let reason = "a transaction needs the lane's position".to_owned();
+            return Box::pin(std::future::ready(vec![Receipt::Down(reason); count]));
+        };
+        let answer = self.order(batch.parcels.to_vec(), position);
         Box::pin(async move {
             let gone = || vec![Receipt::Down("the Kafka client ended by accident".into()); count];
             answer.await.unwrap_or_else(|_| gone())

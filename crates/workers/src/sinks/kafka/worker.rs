@@ -1,6 +1,6 @@
-//! The thread on which one lane's producer lives. Its calls block, and so nothing else waits for them.
+//! The thread on which one lane's transactional producer lives. Its calls block, and so nothing else waits for them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -8,14 +8,13 @@ use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer, PurgeConfig};
-use rdkafka::types::RDKafkaRespErr;
 use semel_core::outbox::Position;
 use tokio::sync::oneshot;
 
 use super::positions::{Kept, Positions};
-use super::{Reports, Trouble};
+use super::record::{record, verdict};
+use super::{Reports, Trouble, topics};
 use crate::kafka::words;
 use crate::sinks::{Parcel, Receipt};
 
@@ -26,28 +25,20 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How often the client is asked for news while there is none. Its own waiting takes the whole time even if some
 /// comes, and keeps a core busy for the last millisecond of it.
 const NAP: Duration = Duration::from_micros(300);
-/// How often a broker is asked whether a topic is there by now, and how long the client is given to say what it
-/// takes back.
-const ASK: Duration = Duration::from_millis(50);
 
 /// What a lane has in its hand: a way to order its thread around. Dropping it ends the thread.
 pub(super) struct Hand {
     orders: mpsc::Sender<Order>,
-    pub(super) atomic: bool,
 }
 
 struct Order {
     parcels: Vec<Parcel>,
-    position: Option<Position>,
+    position: Position,
     answer: oneshot::Sender<Vec<Receipt>>,
 }
 
 impl Hand {
-    pub(super) fn order(
-        &self,
-        parcels: Vec<Parcel>,
-        position: Option<Position>,
-    ) -> oneshot::Receiver<Vec<Receipt>> {
+    pub(super) fn order(&self, parcels: Vec<Parcel>, position: Position) -> oneshot::Receiver<Vec<Receipt>> {
         let (answer, answered) = oneshot::channel();
         // A thread that has ended drops the answer, which says so.
         let _ = self.orders.send(Order { parcels, position, answer });
@@ -57,13 +48,12 @@ impl Hand {
 
 /// The work of one lane's thread.
 pub(super) struct Work {
-    config: ClientConfig,
-    positions: Option<Positions>,
+    positions: Positions,
     single: Arc<AtomicBool>,
     producer: BaseProducer<Reports>,
     /// It sends one record per request, so an error is about that record and no other.
     certain: bool,
-    /// After trouble it is made anew: it may have ended to keep the order.
+    /// After trouble the lane is opened again, by another.
     broken: bool,
     known: BTreeSet<String>,
 }
@@ -73,25 +63,23 @@ impl Work {
     /// wait.
     pub(super) fn begin(
         config: ClientConfig,
-        positions: Option<Positions>,
+        positions: Positions,
         single: Arc<AtomicBool>,
     ) -> Result<(Option<Position>, Hand), Trouble> {
         let certain = single.load(Ordering::Relaxed);
-        let producer = producer(&config, positions.as_ref(), certain)?;
+        let producer = producer(&config, &positions, certain)?;
+        positions.prepare()?;
+        producer.init_transactions(ANSWER_MAX).map_err(|error| trouble(&producer, &error))?;
         let mut landed = None;
-        if let Some(positions) = &positions {
-            positions.prepare()?;
-            producer.init_transactions(ANSWER_MAX).map_err(|error| trouble(&producer, &error))?;
-            match positions.read()? {
-                Kept::Nothing => {}
-                Kept::Landed(position) => landed = Some(position),
-                Kept::Stale => forget(&producer, positions).map_err(|error| trouble(&producer, &error))?,
-            }
+        match positions.read()? {
+            Kept::Nothing => {}
+            Kept::Landed(position) => landed = Some(position),
+            Kept::Stale => forget(&producer, &positions).map_err(|error| trouble(&producer, &error))?,
         }
         let (orders, ordered) = mpsc::channel();
-        let hand = Hand { orders, atomic: positions.is_some() };
+        let hand = Hand { orders };
         let known = BTreeSet::new();
-        let mut work = Self { config, positions, single, producer, certain, broken: false, known };
+        let mut work = Self { positions, single, producer, certain, broken: false, known };
         std::thread::Builder::new()
             .name("semel-kafka".into())
             .spawn(move || ordered.into_iter().for_each(|order| work.serve(order)))
@@ -100,70 +88,9 @@ impl Work {
     }
 
     fn serve(&mut self, Order { parcels, position, answer }: Order) {
-        let receipts = match (self.positions.clone(), position) {
-            (Some(positions), Some(position)) => self.transact(&positions, &parcels, &position),
-            _ => self.publish(&parcels, &answer),
-        };
+        let receipts = self.transact(&parcels, &position);
         // Whoever asked may be gone; then it is published again by the next.
         let _ = answer.send(receipts);
-    }
-
-    /// Publishes records that the broker keeps in order, and waits until it has them.
-    fn publish(&mut self, parcels: &[Parcel], answer: &oneshot::Sender<Vec<Receipt>>) -> Vec<Receipt> {
-        let mut receipts = vec![Receipt::Unsent; parcels.len()];
-        if let Err(reason) = self.mend().and_then(|()| self.look_up(parcels, &mut receipts)) {
-            return vec![Receipt::Down(reason); parcels.len()];
-        }
-        let deadline = Instant::now() + LAND_MAX;
-        let mut closed: HashSet<&str> = HashSet::new();
-        let mut flying = 0;
-        for (index, parcel) in parcels.iter().enumerate() {
-            let key = parcel.key.as_deref();
-            if receipts[index] == Receipt::Unsent && !key.is_some_and(|key| closed.contains(key)) {
-                match self.send(index, parcel, deadline) {
-                    Ok(()) => {
-                        flying += 1;
-                        continue;
-                    }
-                    Err(code) => receipts[index] = verdict(code, parcel, true),
-                }
-            }
-            closed.extend(key);
-        }
-        let late = |receipt: &Receipt| matches!(receipt, Receipt::Down(_));
-        let mut reports = Vec::with_capacity(flying);
-        while reports.len() < flying && Instant::now() < deadline && !answer.is_closed() {
-            let news = self.news();
-            if news.is_empty() {
-                std::thread::sleep(NAP);
-            }
-            reports.extend(news);
-        }
-        if reports.len() < flying {
-            // Nothing more may leave; what is on its way may land or not.
-            self.producer.purge(PurgeConfig::default().queue().inflight());
-            self.producer.poll(ASK);
-            reports.extend(self.producer.context().take());
-            self.broken = true;
-            let reason = || Receipt::Down(format!("Kafka did not take the messages within {LAND_MAX:?}"));
-            receipts
-                .iter_mut()
-                .filter(|receipt| **receipt == Receipt::Unsent)
-                .for_each(|one| *one = reason());
-        }
-        self.broken |= reports.iter().any(|(_, told)| told.is_err());
-        for (index, told) in reports {
-            receipts[index] = match told {
-                Ok(()) => Receipt::Landed,
-                // We took it back ourselves, because it was not taken in time.
-                Err(Code::PurgeQueue | Code::PurgeInflight) if late(&receipts[index]) => continue,
-                Err(code) => self.failure(code, &parcels[index]),
-            };
-        }
-        if !receipts.iter().any(|receipt| matches!(receipt, Receipt::Down(_))) {
-            self.together_again();
-        }
-        receipts
     }
 
     /// A broker that finds a batch too large does not say which record is: they are sent one by one then.
@@ -184,7 +111,7 @@ impl Work {
     }
 
     /// Publishes records and the lane's position in one transaction: all of it, or nothing.
-    fn transact(&mut self, positions: &Positions, parcels: &[Parcel], position: &Position) -> Vec<Receipt> {
+    fn transact(&mut self, parcels: &[Parcel], position: &Position) -> Vec<Receipt> {
         let mut receipts = vec![Receipt::Unsent; parcels.len()];
         let down = |reason: String| vec![Receipt::Down(reason); parcels.len()];
         if self.broken {
@@ -207,12 +134,13 @@ impl Work {
                 return self.abort(receipts);
             }
         }
-        let value = positions.value(position);
-        let mark = BaseRecord::with_opaque_to(&positions.topic, parcels.len())
-            .partition(positions.partition)
-            .key(&positions.key)
+        let value = self.positions.value(position);
+        let mark = BaseRecord::with_opaque_to(&self.positions.topic, parcels.len())
+            .partition(self.positions.partition)
+            .key(&self.positions.key)
             .payload(&value);
-        if let Err((error, _)) = self.producer.send(mark) {
+        let marked = self.producer.send(mark).map_err(|(error, _)| error);
+        if let Err(error) = marked {
             self.abort(Vec::new());
             return down(format!("how far the lane came was not written: {error}"));
         }
@@ -277,71 +205,22 @@ impl Work {
         self.producer.context().take()
     }
 
-    /// Makes the producer anew after trouble.
-    fn mend(&mut self) -> Result<(), String> {
-        if self.broken {
-            self.certain = self.single.load(Ordering::Relaxed);
-            let made = producer(&self.config, self.positions.as_ref(), self.certain);
-            self.producer = made.map_err(|error| error.to_string())?;
-            self.broken = false;
-        }
-        Ok(())
-    }
-
     /// Refuses what goes to topics that do not exist.
     fn look_up(&mut self, parcels: &[Parcel], receipts: &mut [Receipt]) -> Result<(), String> {
         let mut missing: BTreeSet<&str> = BTreeSet::new();
-        for parcel in parcels {
-            if self.known.contains(&parcel.topic) || missing.contains(parcel.topic.as_str()) {
-                continue;
-            }
-            match self.exists(&parcel.topic)? {
-                true => drop(self.known.insert(parcel.topic.clone())),
-                false => drop(missing.insert(&parcel.topic)),
+        for topic in topics::unknown(&self.known, parcels) {
+            match topics::exists(self.producer.client(), topic)? {
+                true => drop(self.known.insert(topic.to_owned())),
+                false => drop(missing.insert(topic)),
             }
         }
-        for (parcel, receipt) in parcels.iter().zip(receipts) {
-            if missing.contains(parcel.topic.as_str()) {
-                *receipt = Receipt::Refused(no_topic(&parcel.topic));
-            }
-        }
+        topics::refuse(&missing, parcels, receipts);
         Ok(())
-    }
-
-    fn exists(&self, topic: &str) -> Result<bool, String> {
-        let deadline = Instant::now() + ANSWER_MAX;
-        loop {
-            let metadata = self.producer.client().fetch_metadata(Some(topic), ANSWER_MAX);
-            let metadata = metadata.map_err(|error| format!("Kafka does not answer: {error}"))?;
-            let found = metadata.topics().iter().find(|found| found.name() == topic);
-            match found.and_then(|found| found.error()) {
-                None => return Ok(found.is_some_and(|found| !found.partitions().is_empty())),
-                // It is being made.
-                Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) if Instant::now() < deadline => {
-                    std::thread::sleep(ASK);
-                }
-                Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) => {
-                    return Err(format!("the topic `{topic}` has no leader"));
-                }
-                Some(_) => return Ok(false),
-            }
-        }
     }
 
     fn send(&self, index: usize, parcel: &Parcel, deadline: Instant) -> Result<(), Code> {
         loop {
-            let mut headers = OwnedHeaders::new_with_capacity(parcel.headers.len() + 1);
-            headers = headers.insert(Header { key: "content-type", value: Some(&parcel.content_type) });
-            for (name, value) in parcel.headers.iter().filter(|(name, _)| name != "content-type") {
-                headers = headers.insert(Header { key: name, value: Some(value) });
-            }
-            let record =
-                BaseRecord::with_opaque_to(&parcel.topic, index).payload(&parcel.body[..]).headers(headers);
-            let record = match &parcel.key {
-                Some(key) => record.key(key.as_str()),
-                None => record,
-            };
-            match self.producer.send(record) {
+            match self.producer.send(record(parcel, index)) {
                 Ok(()) => return Ok(()),
                 Err((error, _)) => match error.rdkafka_error_code() {
                     // Reports stay where they are until they are taken.
@@ -358,15 +237,12 @@ impl Work {
 
 fn producer(
     config: &ClientConfig,
-    positions: Option<&Positions>,
+    positions: &Positions,
     single: bool,
 ) -> Result<BaseProducer<Reports>, Trouble> {
     let mut config = config.clone();
     config.set("enable.idempotence", "true").set("acks", "all").set("linger.ms", "1");
-    match positions {
-        Some(positions) => config.set("transactional.id", &positions.transactional_id),
-        None => config.set("enable.gapless.guarantee", "true"),
-    };
+    config.set("transactional.id", &positions.transactional_id);
     if single {
         config.set("batch.num.messages", "1");
     }
@@ -391,30 +267,6 @@ fn trouble(producer: &BaseProducer<Reports>, error: &KafkaError) -> Trouble {
         }
         (None, _) => Trouble::Down(format!("Kafka does not answer: {error}")),
     }
-}
-
-/// What an error says of one record. `certain`: it is about this one and no other.
-fn verdict(code: Code, parcel: &Parcel, certain: bool) -> Receipt {
-    match code {
-        Code::MessageSizeTooLarge | Code::InvalidMessageSize if certain => Receipt::Refused(format!(
-            "{} bytes are more than the topic or the client takes: {code}",
-            parcel.body.len()
-        )),
-        Code::InvalidRecord | Code::InvalidMessage if certain => Receipt::Refused(code.to_string()),
-        Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::InvalidTopic => {
-            Receipt::Refused(no_topic(&parcel.topic))
-        }
-        Code::TopicAuthorizationFailed => {
-            Receipt::Failed { reason: format!("`{}`: {code}", parcel.topic), after: None }
-        }
-        // It only went with another.
-        Code::GaplessGuarantee | Code::PurgeQueue => Receipt::Unsent,
-        _ => Receipt::Down(code.to_string()),
-    }
-}
-
-fn no_topic(topic: &str) -> String {
-    format!("the topic `{topic}` does not exist: create it, then replay this message")
 }
 
 fn first_bad(receipts: &[Receipt]) -> Option<usize> {

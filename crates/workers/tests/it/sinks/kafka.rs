@@ -18,11 +18,11 @@ use super::*;
 
 const PARTITIONS: i32 = 3;
 
-fn broker() -> Option<String> {
+pub(super) fn broker() -> Option<String> {
     engine("kafka", "SEMEL_TEST_KAFKA")
 }
 
-async fn topic(broker: &str, name: &str, settings: &[(&str, &str)]) -> String {
+pub(super) async fn topic(broker: &str, name: &str, settings: &[(&str, &str)]) -> String {
     let name = unique(name);
     let admin: AdminClient<DefaultClientContext> =
         ClientConfig::new().set("bootstrap.servers", broker).create().unwrap();
@@ -33,18 +33,18 @@ async fn topic(broker: &str, name: &str, settings: &[(&str, &str)]) -> String {
     name
 }
 
-async fn sink(broker: &str, rest: &str) -> KafkaSink {
+pub(super) async fn sink(broker: &str, rest: &str) -> KafkaSink {
     KafkaSink::connect(&Address::parse(&format!("kafka://{broker}/{rest}")).unwrap()).await.unwrap()
 }
 
-struct Read {
-    key: String,
-    text: String,
+pub(super) struct Read {
+    pub(super) key: String,
+    pub(super) text: String,
     headers: BTreeMap<String, String>,
 }
 
 /// All that is committed in a topic, in the order of each partition.
-async fn contents(broker: &str, topic: &str) -> Vec<Read> {
+pub(super) async fn contents(broker: &str, topic: &str) -> Vec<Read> {
     let (broker, topic) = (broker.to_owned(), topic.to_owned());
     tokio::task::spawn_blocking(move || read(&broker, &topic)).await.unwrap()
 }
@@ -84,7 +84,7 @@ fn read(broker: &str, topic: &str) -> Vec<Read> {
 }
 
 /// Runs a relay until nothing waits any more.
-async fn relay_all(outbox: &Arc<MemoryOutbox>, sink: KafkaSink) {
+pub(super) async fn relay_all(outbox: &Arc<MemoryOutbox>, sink: KafkaSink) {
     let relay =
         Relay::new(outbox.clone(), Arc::new(sink), Arc::new(Tokio::new()), Settings::default()).unwrap();
     let done = async { until("all is settled", async || waiting(outbox).await == 0).await };

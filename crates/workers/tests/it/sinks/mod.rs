@@ -4,6 +4,8 @@
 mod http;
 #[cfg(feature = "kafka")]
 mod kafka;
+#[cfg(feature = "kafka")]
+mod kafka_shared;
 #[cfg(feature = "nats")]
 mod nats;
 mod stdout;
