@@ -277,6 +277,28 @@ mod tests {
     }
 
     #[test]
+    fn ids_are_what_they_were_in_earlier_releases() {
+        // G-1: another id for the same operation would run it again.
+        let known = |id: OperationId, hex: &str| assert_eq!(id.to_string(), hex);
+        known(
+            id("shop", Some("alice"), "charge", "k-1"),
+            "cc9b37aba4ce0e896fb53e14cb5ebd456352f9f77bd888471a6367f04d64d79c",
+        );
+        known(
+            id("shop", None, "charge", "k-1"),
+            "830e45096e40ebefe3529e590f21a8332e3c7b474d29ef35d3d5d0e94855690c",
+        );
+        // Just below, at and above what is digested without asking the allocator.
+        for (route, hex) in [
+            (223, "78a898f1daee3563a7ef6031fc8db970353302aa5b93af5de6c6c908beda5aa6"),
+            (224, "492685b343cceffe77b297ab3c62c0a788af696f84c861024716d874d32b8ed8"),
+            (225, "e2a6e95572ba608b8a3f41a8d1ca9e8717297737d398f8e69b2c9d43cbbe4ca6"),
+        ] {
+            known(id("shop", Some("alice"), &"r".repeat(route), "k-1"), hex);
+        }
+    }
+
+    #[test]
     fn unusable_parts_are_refused_by_name() {
         assert_eq!(Scope::new("", "t", "r"), Err(Invalid::Empty { part: "namespace" }));
         assert_eq!(Scope::new("n", "", "r"), Err(Invalid::Empty { part: "tenant" }));

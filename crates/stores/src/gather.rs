@@ -27,8 +27,9 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 const ALOFT_FEW: usize = 8;
 /// So many are company enough, and go at once.
 const CALLS_MANY: usize = 64;
-/// How long a batch waits for company at most: a lane that hangs must not hold the others.
-const COMPANY_WAIT_MAX: Duration = Duration::from_millis(20);
+/// How long a batch waits for company at most, which is about what a flight takes: one that takes longer, or hangs, must
+/// not hold the others.
+const COMPANY_WAIT_MAX: Duration = Duration::from_millis(4);
 
 /// What becomes of a call in a batch.
 pub(crate) enum Reply<T> {
@@ -119,7 +120,10 @@ impl Queue {
     }
 
     /// Counts the calls of a batch as aloft until it lands.
-    fn depart(&self, batch: Batch) -> Batch {
+    fn depart(&self, mut batch: Batch) -> Batch {
+        // Somebody may have gone away while it waited for company.
+        batch.claims.retain(|waiting| !waiting.reply.is_closed());
+        batch.completions.retain(|waiting| !waiting.reply.is_closed());
         let calls = batch.len();
         self.0.aloft.fetch_add(calls, Ordering::Relaxed);
         Batch { _flight: Some(Flight { lanes: self.0.clone(), calls }), ..batch }

@@ -106,6 +106,8 @@ pub(super) struct PostgresCursor {
     pub(super) place: Place,
     /// Something of the lane may be set aside. Nobody else sets aside, so "no" stays true.
     pub(super) has_letters: bool,
+    /// A look together with others did not work, and none by itself has since.
+    pub(super) looks_alone: bool,
     pub(super) is_fenced: bool,
     /// A step was sent that would settle so many entries, and its answer never came.
     pub(super) doubt: Option<usize>,
@@ -136,6 +138,7 @@ impl PostgresCursor {
             progress,
             place,
             has_letters: true,
+            looks_alone: false,
             is_fenced: false,
             doubt: None,
             reading: None,

@@ -124,7 +124,7 @@ impl PostgresCursor {
 
     /// What committed since the place was reached, and the snapshot that says so. `None`: the server crashed
     /// since, and the lane must be taken anew.
-    async fn tail(&self, before: &str, limit: usize) -> Result<Option<(String, Vec<Entry>)>, Error> {
+    async fn tail(&mut self, before: &str, limit: usize) -> Result<Option<(String, Vec<Entry>)>, Error> {
         let look = Look { lane: self.lane, before: since(before).into_owned(), most: limit as i64 };
         let Seen { snapshot, run, rows } = self.look(look).await?;
         if run.as_deref() != Some(&self.run) && !mutant::on("outbox-crash-unnoticed") {
@@ -140,16 +140,21 @@ impl PostgresCursor {
     }
 
     /// Looks together with other lanes, or alone where that cannot be.
-    async fn look(&self, look: Look) -> Result<Seen, Error> {
+    async fn look(&mut self, look: Look) -> Result<Seen, Error> {
         let (before, most) = (look.before.clone(), look.most);
-        if let Some(seen) = self.desk.look(look).await? {
+        if !self.looks_alone
+            && let Some(seen) = self.desk.look(look).await?
+        {
             return Ok(seen);
         }
+        // Until it has worked alone: with others it may be what fails them.
+        self.looks_alone = true;
         let params: [Param<'_>; 3] = [(&self.lane, Type::INT2), (&before, Type::TEXT), (&most, Type::INT8)];
         let mut rows = self.desk.ask(sql::LOOK, &params).await?;
         let first = rows.first().ok_or_else(no_row)?;
         let (snapshot, run) = (get(first, 0)?, get(first, 13)?);
         rows.remove(0);
+        self.looks_alone = false;
         Ok(Seen { snapshot, run, rows })
     }
 

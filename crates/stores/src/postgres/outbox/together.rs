@@ -9,12 +9,15 @@
 
 use std::collections::HashSet;
 use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use semel_core::error::{Error, Kind};
 use semel_core::outbox::LANES_MAX;
 use semel_core::{Nonce, mutant};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -25,6 +28,10 @@ use super::super::pipeline::{End, Statement};
 use super::append::CRASHES;
 use super::{Desk, sql};
 use crate::gather::{Reply, Waiting};
+
+/// How long those who come later wait for a round that is at the server. After that they ask alone: one lane with much to
+/// read, or one connection that hangs, must not hold all lanes.
+const ROUND_WAIT_MAX: Duration = Duration::from_millis(200);
 
 /// Calls that can wait for their round. A cursor makes one at a time.
 const WAITING_MAX: usize = LANES_MAX as usize;
@@ -160,7 +167,20 @@ async fn serve<C: Call>(desk: Weak<Desk>, mut queue: mpsc::Receiver<Waiting<C, C
         if calls.is_empty() {
             continue;
         }
-        let answers = match C::make(&desk, &calls).await {
+        let made = {
+            let mut making = pin!(C::make(&desk, &calls));
+            match timeout(ROUND_WAIT_MAX, &mut making).await {
+                Ok(made) => made,
+                Err(_) => loop {
+                    tokio::select! {
+                        made = &mut making => break made,
+                        // Nothing was begun for them.
+                        Some(late) = queue.recv() => drop(late.reply.send(Reply::AskAlone)),
+                    }
+                },
+            }
+        };
+        let answers = match made {
             Ok(answers) => answers,
             Err(fault) => {
                 let alone = calls.len() > 1 && C::may_repeat(&fault);

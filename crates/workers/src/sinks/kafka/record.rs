@@ -21,6 +21,14 @@ pub(super) fn record<O: IntoOpaque>(parcel: &Parcel, opaque: O) -> BaseRecord<'_
     }
 }
 
+/// Whether an answer to a request is the fault of one of its records.
+pub(super) fn is_of_one_record(code: Code) -> bool {
+    matches!(
+        code,
+        Code::MessageSizeTooLarge | Code::InvalidMessageSize | Code::InvalidRecord | Code::InvalidMessage
+    )
+}
+
 /// What an error says of one record. `certain`: it is about this one and no other.
 pub(super) fn verdict(code: Code, parcel: &Parcel, certain: bool) -> Receipt {
     match code {
@@ -36,7 +44,7 @@ pub(super) fn verdict(code: Code, parcel: &Parcel, certain: bool) -> Receipt {
             Receipt::Failed { reason: format!("`{}`: {code}", parcel.topic), after: None }
         }
         // It only went with another.
-        Code::GaplessGuarantee | Code::PurgeQueue => Receipt::Unsent,
+        Code::GaplessGuarantee | Code::PurgeQueue | Code::InvalidDifferentRecord => Receipt::Unsent,
         _ => Receipt::Down(code.to_string()),
     }
 }

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
+use rdkafka::Message as _;
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
@@ -81,7 +82,10 @@ impl ProducerContext for Reports {
 
     fn delivery(&self, result: &DeliveryResult<'_>, ticket: Box<Ticket>) {
         let told = match result {
-            Ok(_) => Ok(()),
+            Ok(message) if has_a_place(message.offset()) => Ok(()),
+            // The client infers from a later answer that this one has landed. A broker that knows nothing of the
+            // producer takes a later request also if an earlier one never came; so it is asked again.
+            Ok(_) => Err(Code::Fail),
             Err((error, _)) => Err(error.rdkafka_error_code().unwrap_or(Code::Fail)),
         };
         if told.is_err() {
@@ -92,6 +96,11 @@ impl ProducerContext for Reports {
             self.room.notify_waiters();
         }
     }
+}
+
+/// Whether the broker itself has said where a message is.
+fn has_a_place(offset: i64) -> bool {
+    offset >= 0 || mutant::on("kafka-believes-inferences")
 }
 
 /// One producer, from its beginning to its end.
@@ -131,7 +140,10 @@ impl Shared {
         }
         // A message that the client gives up by itself would let later ones of its key pass.
         config.remove("delivery.timeout.ms");
-        config.set("message.timeout.ms", (2 * land_max).as_millis().to_string());
+        config.set("message.timeout.ms", (20 * land_max).as_millis().to_string());
+        // Without reports of what landed nobody would ever hear of it.
+        config.set("delivery.report.only.error", "false");
+        one_at_a_time(&mut config);
         config.set("enable.idempotence", "true").set("acks", "all").set("enable.gapless.guarantee", "true");
         if certain {
             config.set("batch.num.messages", "1");
@@ -142,10 +154,12 @@ impl Shared {
         let (end, flights) = (RwLock::default(), Mutex::default());
         let shared =
             Arc::new(Self { producer, certain, end, flights, land_max, over: watch::Sender::new(false) });
-        let last = LastWord { shared: shared.clone(), after: Some(after) };
+        let served = shared.clone();
+        // The last word is made on the thread: if there is none to be had, nobody is told, and nobody waits.
+        let serve = move || LastWord { shared: served, after: Some(after) }.shared.serve();
         std::thread::Builder::new()
             .name("semel-kafka".into())
-            .spawn(move || last.shared.serve())
+            .spawn(serve)
             .map_err(|error| Trouble::Down(format!("no thread for the Kafka client: {error}")))?;
         Ok(shared)
     }
@@ -206,6 +220,10 @@ impl Shared {
                 let Err((error, _)) = self.producer.send(record(parcel, Box::new(flight.ticket(index))))
                 else {
                     sent += 1;
+                    // Of records that go one by one the next would be taken though this one is refused.
+                    if self.certain && !mutant::on("kafka-single-overtakes") {
+                        closed.extend(key);
+                    }
                     continue;
                 };
                 flight.keep(index);
@@ -257,8 +275,11 @@ impl Shared {
             }
             let grace = if end == End::Abandoned { SHORT_GRACE } else { GRACE };
             if Instant::now() >= *ends_at.get_or_insert_with(|| Instant::now() + grace) {
-                self.producer.purge(PurgeConfig::default().queue().inflight());
-                self.producer.poll(LAST_TURN);
+                self.producer.purge(PurgeConfig::default().queue().inflight().non_blocking());
+                let until = Instant::now() + SHORT_GRACE;
+                while !self.still_flying().is_empty() && Instant::now() < until {
+                    self.producer.poll(LAST_TURN);
+                }
                 return;
             }
             // What the client would send once more is taken back as well.
@@ -271,6 +292,21 @@ impl Shared {
         flights.retain(|flight| !flight.is_done());
         flights.clone()
     }
+}
+
+/// One request at a time on each connection. With several, a broker that has no state of a producer yet may take the
+/// second of a partition after it had to send the first back, and that one would be lost, or overtaken.
+pub(super) fn one_at_a_time(config: &mut ClientConfig) {
+    const NAMES: [&str; 2] = ["max.in.flight.requests.per.connection", "max.in.flight"];
+    // What the client would refuse is left for it to refuse.
+    let refused = |asked: &str| !asked.parse::<u32>().is_ok_and(|asked| (1..=5).contains(&asked));
+    if NAMES.iter().any(|name| config.get(name).is_some_and(refused)) {
+        return;
+    }
+    for name in NAMES {
+        config.remove(name);
+    }
+    config.set(NAMES[0], "1");
 }
 
 /// What is left to do when a producer's thread ends, whatever ended it.
@@ -294,5 +330,35 @@ impl<After: FnOnce()> Drop for LastWord<After> {
         while Arc::strong_count(&self.shared) > 1 && Instant::now() < until {
             std::thread::sleep(LAST_TURN);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_the_broker_gave_a_place_has_landed() {
+        // G-40
+        assert!(has_a_place(0) && has_a_place(7));
+        assert!(!has_a_place(-1001) && !has_a_place(-1));
+    }
+
+    #[test]
+    fn one_request_at_a_time_whatever_name_the_setting_has() {
+        // G-41
+        const NAME: &str = "max.in.flight.requests.per.connection";
+        for asked in [None, Some((NAME, "5")), Some(("max.in.flight", "3"))] {
+            let mut config = ClientConfig::new();
+            if let Some((name, value)) = asked {
+                config.set(name, value);
+            }
+            one_at_a_time(&mut config);
+            assert_eq!((config.get(NAME), config.get("max.in.flight")), (Some("1"), None));
+        }
+        let mut config = ClientConfig::new();
+        config.set("max.in.flight", "10");
+        one_at_a_time(&mut config);
+        assert_eq!(config.get("max.in.flight"), Some("10"), "the client refuses it, and says why");
     }
 }

@@ -27,35 +27,53 @@ pub(super) fn unknown<'a>(known: &BTreeSet<String>, parcels: &'a [Parcel]) -> BT
     unknown
 }
 
-/// Refuses what goes to topics that do not exist.
-pub(super) fn refuse(missing: &BTreeSet<&str>, parcels: &[Parcel], receipts: &mut [Receipt]) {
-    if missing.is_empty() {
+/// What is known of a topic.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    There,
+    Missing,
+    /// We are not let in, and somebody can change that.
+    Denied(String),
+}
+
+/// Writes receipts for what goes to topics that cannot be used.
+pub(super) fn refuse(unusable: &[(&str, Found)], parcels: &[Parcel], receipts: &mut [Receipt]) {
+    if unusable.is_empty() {
         return;
     }
     for (parcel, receipt) in parcels.iter().zip(receipts) {
-        if missing.contains(parcel.topic.as_str()) {
-            *receipt = Receipt::Refused(no_topic(&parcel.topic));
+        match unusable.iter().find(|(topic, _)| *topic == parcel.topic) {
+            Some((_, Found::Denied(why))) => {
+                *receipt = Receipt::Failed { reason: format!("`{}`: {why}", parcel.topic), after: None };
+            }
+            Some(_) => *receipt = Receipt::Refused(no_topic(&parcel.topic)),
+            None => {}
         }
     }
 }
 
 /// Whether there is a topic of this name. Blocks.
-pub(super) fn exists<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<bool, String> {
+pub(super) fn find<C: ClientContext>(client: &Client<C>, topic: &str) -> Result<Found, String> {
+    use RDKafkaRespErr::*;
     let deadline = Instant::now() + ANSWER_MAX;
     loop {
         let metadata = client.fetch_metadata(Some(topic), ANSWER_MAX);
         let metadata = metadata.map_err(|error| format!("Kafka does not answer: {error}"))?;
         let found = metadata.topics().iter().find(|found| found.name() == topic);
         match found.and_then(|found| found.error()) {
-            None => return Ok(found.is_some_and(|found| !found.partitions().is_empty())),
-            // It is being made.
-            Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) if Instant::now() < deadline => {
-                std::thread::sleep(ASK);
+            None if found.is_some_and(|found| !found.partitions().is_empty()) => return Ok(Found::There),
+            None | Some(RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART | RD_KAFKA_RESP_ERR_TOPIC_EXCEPTION) => {
+                return Ok(Found::Missing);
             }
-            Some(RDKafkaRespErr::RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) => {
+            Some(RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED) => {
+                return Ok(Found::Denied("Kafka does not let us use the topic".into()));
+            }
+            // It is being made, or moves.
+            Some(_) if Instant::now() < deadline => std::thread::sleep(ASK),
+            Some(RD_KAFKA_RESP_ERR_LEADER_NOT_AVAILABLE) => {
                 return Err(format!("the topic `{topic}` has no leader"));
             }
-            Some(_) => return Ok(false),
+            Some(other) => return Err(format!("Kafka says of the topic `{topic}`: {other:?}")),
         }
     }
 }

@@ -13,13 +13,17 @@ use rdkafka::error::RDKafkaErrorCode as Code;
 use semel_core::mutant;
 
 use super::flight::{Flight, Told};
-use super::record::verdict;
+use super::record::{is_of_one_record, verdict};
 use super::shared::{End, Loaded, Shared};
+use super::topics::Found;
 use super::{apart, topics};
 use crate::sinks::{Answer, Batch, Line, Parcel, Receipt, Trouble};
 
 /// Longest wait until a batch has landed.
 const LAND_MAX: Duration = Duration::from_secs(30);
+/// How often a line that found no room in the client's queue looks again, beside being told: room is made a moment after
+/// it is said.
+const ROOM: Duration = Duration::from_millis(50);
 
 /// The way to a cluster that all lines share.
 pub(super) struct Trunk {
@@ -27,7 +31,7 @@ pub(super) struct Trunk {
     land_max: Duration,
     current: Mutex<Option<Arc<Shared>>>,
     known: Mutex<BTreeSet<String>>,
-    /// Lines of which a message is too large, and nobody knows which: records go one by one for as long.
+    /// Lines of which a message cannot be taken, and nobody knows which: records go one by one for as long.
     suspects: AtomicUsize,
 }
 
@@ -76,16 +80,16 @@ impl Trunk {
         receipts: &mut [Receipt],
     ) -> Result<(), String> {
         let unknown = topics::unknown(&self.known(), parcels);
-        let mut missing = BTreeSet::new();
+        let mut unusable = Vec::new();
         for topic in unknown {
             let (shared, name) = (shared.clone(), topic.to_owned());
-            let found = apart(move || topics::exists(shared.client(), &name).map_err(Trouble::Down)).await;
+            let found = apart(move || topics::find(shared.client(), &name).map_err(Trouble::Down)).await;
             match found.map_err(|trouble| trouble.to_string())? {
-                true => self.known().insert(topic.to_owned()),
-                false => missing.insert(topic),
+                Found::There => drop(self.known().insert(topic.to_owned())),
+                found => unusable.push((topic, found)),
             };
         }
-        topics::refuse(&missing, parcels, receipts);
+        topics::refuse(&unusable, parcels, receipts);
         Ok(())
     }
 
@@ -104,7 +108,7 @@ impl Drop for Trunk {
 /// One lane's use of it.
 pub(super) struct TrunkLine {
     trunk: Arc<Trunk>,
-    /// One of its messages is too large, and it is not known which.
+    /// One of its messages cannot be taken, and it is not known which.
     suspect: bool,
 }
 
@@ -125,12 +129,15 @@ impl Drop for Waiting<'_> {
 /// Hands a batch over as soon as there is room for some of it.
 async fn loaded(shared: &Shared, parcels: &[Parcel], receipts: &mut [Receipt]) -> Result<Loaded, String> {
     let mut first = shared.load(parcels, receipts);
+    let mut looks_left = LAND_MAX.as_millis() / ROOM.as_millis();
     while matches!(first, Loaded::Full) {
         let room = shared.room();
         first = shared.load(parcels, receipts);
-        if matches!(first, Loaded::Full) {
-            let waited = tokio::time::timeout(LAND_MAX, room).await;
-            waited.map_err(|_| format!("the client's queue had no room for {LAND_MAX:?}"))?;
+        if matches!(first, Loaded::Full) && tokio::time::timeout(ROOM, room).await.is_err() {
+            looks_left -= 1;
+            if looks_left == 0 {
+                return Err(format!("the client's queue had no room for {LAND_MAX:?}"));
+            }
         }
     }
     Ok(first)
@@ -184,16 +191,16 @@ impl TrunkLine {
                     Receipt::Down(too_late())
                 }
                 Told::Flying => Receipt::Down("the Kafka client did not say what became of it".into()),
-                Told::Answered(Err(Code::MessageSizeTooLarge)) if !certain => {
+                Told::Answered(Err(code)) if !certain && is_of_one_record(code) => {
                     self.is_suspect(true);
                     Receipt::Unsent
                 }
-                Told::Answered(Err(Code::PurgeQueue)) => {
+                Told::Answered(Err(Code::PurgeQueue | Code::InvalidDifferentRecord)) => {
                     lost_with_it.push(index);
                     Receipt::Unsent
                 }
                 Told::Answered(Err(code)) => {
-                    found |= code == Code::MessageSizeTooLarge;
+                    found |= is_of_one_record(code);
                     let receipt = verdict(code, &parcels[index], certain);
                     if matches!(receipt, Receipt::Refused(_)) {
                         self.trunk.known().remove(&parcels[index].topic);

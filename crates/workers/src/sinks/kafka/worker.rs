@@ -13,7 +13,9 @@ use semel_core::outbox::Position;
 use tokio::sync::oneshot;
 
 use super::positions::{Kept, Positions};
-use super::record::{record, verdict};
+use super::record::{is_of_one_record, record, verdict};
+use super::shared::one_at_a_time;
+use super::topics::Found;
 use super::{Reports, Trouble, topics};
 use crate::kafka::words;
 use crate::sinks::{Parcel, Receipt};
@@ -95,7 +97,7 @@ impl Work {
 
     /// A broker that finds a batch too large does not say which record is: they are sent one by one then.
     fn failure(&self, code: Code, parcel: &Parcel) -> Receipt {
-        if code == Code::MessageSizeTooLarge && !self.certain {
+        if is_of_one_record(code) && !self.certain {
             self.single.store(true, Ordering::Relaxed);
             return Receipt::Unsent;
         }
@@ -207,14 +209,14 @@ impl Work {
 
     /// Refuses what goes to topics that do not exist.
     fn look_up(&mut self, parcels: &[Parcel], receipts: &mut [Receipt]) -> Result<(), String> {
-        let mut missing: BTreeSet<&str> = BTreeSet::new();
+        let mut unusable = Vec::new();
         for topic in topics::unknown(&self.known, parcels) {
-            match topics::exists(self.producer.client(), topic)? {
-                true => drop(self.known.insert(topic.to_owned())),
-                false => drop(missing.insert(topic)),
+            match topics::find(self.producer.client(), topic)? {
+                Found::There => drop(self.known.insert(topic.to_owned())),
+                found => unusable.push((topic, found)),
             }
         }
-        topics::refuse(&missing, parcels, receipts);
+        topics::refuse(&unusable, parcels, receipts);
         Ok(())
     }
 
@@ -242,6 +244,7 @@ fn producer(
 ) -> Result<BaseProducer<Reports>, Trouble> {
     let mut config = config.clone();
     config.set("enable.idempotence", "true").set("acks", "all").set("linger.ms", "1");
+    one_at_a_time(&mut config);
     config.set("transactional.id", &positions.transactional_id);
     if single {
         config.set("batch.num.messages", "1");

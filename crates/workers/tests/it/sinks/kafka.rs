@@ -159,6 +159,39 @@ async fn a_topic_that_does_not_exist_and_a_message_too_large_are_dead_letters_wi
 }
 
 #[tokio::test]
+async fn what_follows_a_message_too_large_waits_for_it_though_nothing_of_its_partition_landed_before() {
+    // G-41: a broker that knows nothing of a producer yet would take the second as its first.
+    let Some(broker) = broker() else { return };
+    for rest in ["", "?transactional=true"] {
+        let small = topic(&broker, "first", &[("max.message.bytes", "5000")]).await;
+        let outbox = Arc::new(MemoryOutbox::new(1));
+        outbox.write([message(&small, "k0", "9".repeat(20_000)), message(&small, "k0", "1")]).unwrap();
+        relay_all(&outbox, sink(&broker, rest).await).await;
+        assert_eq!(dead(&outbox).await.len(), 1, "{rest}");
+        assert_eq!(contents(&broker, &small).await.len(), 0, "{rest}");
+    }
+}
+
+#[tokio::test]
+async fn a_record_the_topic_cannot_take_is_a_dead_letter_and_the_others_land() {
+    // G-44
+    let Some(broker) = broker() else { return };
+    for rest in ["", "?transactional=true"] {
+        let compacted = topic(&broker, "compacted", &[("cleanup.policy", "compact")]).await;
+        let outbox = Arc::new(MemoryOutbox::new(1));
+        let keyless = Message { key: None, ..message(&compacted, "k0", "0") };
+        outbox.write([message(&compacted, "k1", "1"), keyless, message(&compacted, "k2", "2")]).unwrap();
+        relay_all(&outbox, sink(&broker, rest).await).await;
+        let dead = dead(&outbox).await;
+        assert_eq!(dead.len(), 1, "{rest} {dead:?}");
+        let mut texts: Vec<String> =
+            contents(&broker, &compacted).await.into_iter().map(|one| one.text).collect();
+        texts.sort();
+        assert_eq!(texts, ["1", "2"], "{rest}");
+    }
+}
+
+#[tokio::test]
 async fn a_takeover_knows_exactly_what_landed_and_the_zombie_is_fenced() {
     // G-42, G-43
     let Some(broker) = broker() else { return };
