@@ -267,6 +267,11 @@ fn brisk() -> Builder {
     Policy::builder().store_patience(Duration::from_millis(300))
 }
 
+/// A policy for calls that must be answered: the store is well, and every core may be busy.
+fn patient() -> Builder {
+    Policy::builder().store_patience(Duration::from_secs(10))
+}
+
 fn policy(builder: Builder) -> Policy {
     builder.build().expect("the policy makes sense")
 }

@@ -13,7 +13,7 @@ use semel_core::{Origin, Outcome, Policy, Refusal};
 use tokio::sync::Notify;
 
 use super::plain::origin;
-use super::{Till, breathe, brisk, charged, order, policy};
+use super::{Till, breathe, brisk, charged, order, patient, policy};
 use crate::Rig;
 use crate::faulty::{Fault, Verb};
 use crate::scene::{COFFEE, DAY, granted, request};
@@ -136,7 +136,7 @@ pub(super) async fn a_claim_nobody_waits_for_is_withdrawn_when_the_store_answers
         assert_eq!(till.once.drain(Duration::from_secs(100)).await, 0);
         assert_eq!(till.state(&key).await, Some(State::Released));
         assert_eq!((till.effects(), till.once.tally().withdrawn()), (0, 1));
-        assert_eq!(origin(&till.charge(&key, &policy(brisk())).await), Origin::Fresh);
+        assert_eq!(origin(&till.charge(&key, &policy(patient())).await), Origin::Fresh);
     }
 }
 
@@ -273,7 +273,7 @@ pub(super) async fn a_call_dropped_at_any_point_leaves_nothing_stuck_and_nothing
                 _ => panic!("script {at}, dropped after {times}: {ran} effects and {state:?}"),
             }
             till.faulty.heal();
-            let heard = till.charge(&key, &policy(brisk())).await;
+            let heard = till.charge(&key, &policy(patient())).await;
             assert_eq!(origin(&heard), if ran == 1 { Origin::Replayed } else { Origin::Fresh });
             assert_eq!(till.effects(), 1, "script {at}, dropped after {times}");
             if ended {
