@@ -104,7 +104,7 @@ pub(super) async fn with_the_store_away_nothing_runs(rig: Arc<dyn Rig>) {
     assert!(till.faulty.calls(Verb::Claim) > 3, "it was tried more than once");
     till.settle_down().await;
     assert_eq!(till.record(KEY).await, None, "and nothing is left behind");
-    assert_eq!(origin(&till.charge(KEY, &policy(brisk())).await), Origin::Fresh);
+    assert_eq!(origin(&till.charge(KEY, &policy(patient())).await), Origin::Fresh);
 }
 
 // G-18
@@ -151,14 +151,14 @@ pub(super) async fn an_outcome_that_cannot_be_stored_is_not_reported_and_stored_
         let heard = till.charge(&key, &policy(brisk())).await;
         assert!(matches!(heard, Err(Refusal::OutcomeUnknown { .. })), "{fault:?}: {heard:?}");
         assert_eq!(till.effects(), 1);
-        let again = till.charge(&key, &policy(brisk())).await;
+        let again = till.charge(&key, &policy(patient())).await;
         match fault {
             Fault::LoseAnswer => assert_eq!(origin(&again), Origin::Replayed),
             _ => assert!(matches!(again, Err(Refusal::InFlight { .. })), "{again:?}"),
         }
         till.settle_down().await;
         assert_eq!(till.state(&key).await, Some(State::Completed));
-        assert_eq!(origin(&till.charge(&key, &policy(brisk())).await), Origin::Replayed);
+        assert_eq!(origin(&till.charge(&key, &policy(patient())).await), Origin::Replayed);
         assert_eq!((till.effects(), till.once.tally().stored_late()), (1, 1));
     }
 }

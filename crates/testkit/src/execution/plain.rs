@@ -11,7 +11,7 @@ use semel_core::record::{Recovery, State};
 use semel_core::{Ending, Fingerprinter, NotDone, Origin, Outcome, Policy, Refusal, attempt};
 use tokio::sync::Notify;
 
-use super::{Heard, Till, brisk, charged, order, policy};
+use super::{Heard, Till, charged, order, patient, policy};
 use crate::Rig;
 use crate::scene::COFFEE;
 
@@ -297,7 +297,7 @@ pub(super) async fn guessable_keys_are_counted_and_accepted(rig: Arc<dyn Rig>) {
 // G-10
 pub(super) async fn a_purged_operation_says_so_and_runs_nothing(rig: Arc<dyn Rig>) {
     let till = Till::new(rig);
-    let policy = policy(brisk()).for_subject("customer-3");
+    let policy = policy(patient()).for_subject("customer-3");
     till.charge(KEY, &policy).await.expect("there is an answer");
     let nonce = semel_core::Nonce::random();
     let purge = till.shop.store().purge_subject("customer-3", nonce, "asked to", 10).await;

@@ -11,7 +11,7 @@ use semel_core::{
 };
 
 use super::plain::origin;
-use super::{Heard, Till, brisk, charged, policy};
+use super::{Heard, Till, brisk, charged, patient, policy};
 use crate::Rig;
 use crate::subjects::FaultyKeys;
 
@@ -22,7 +22,7 @@ fn ring(id: &str, byte: u8) -> Keyring {
 }
 
 fn sealing(place: &Arc<FaultyKeys>, ring: Keyring) -> Policy {
-    policy(brisk().encrypt(ring).subject_keys(place.clone()))
+    policy(patient().encrypt(ring).subject_keys(place.clone()))
 }
 
 fn place() -> Arc<FaultyKeys> {
@@ -124,7 +124,7 @@ pub(super) async fn a_key_forgotten_while_the_effect_runs_leaves_an_outcome_nobo
 pub(super) async fn a_waiting_duplicate_does_not_read_what_was_forgotten_meanwhile(rig: Arc<dyn Rig>) {
     let (till, place) = (Till::new(rig), place());
     let patient =
-        policy(brisk().encrypt(ring("m", 1)).subject_keys(place.clone()).wait(Duration::from_secs(60)));
+        policy(patient().encrypt(ring("m", 1)).subject_keys(place.clone()).wait(Duration::from_secs(60)));
     let anna = patient.for_subject("anna");
     let (go, going) = tokio::sync::oneshot::channel::<()>();
     let effects = till.effects.clone();
@@ -174,7 +174,7 @@ pub(super) async fn a_subjects_key_under_another_master_opens_nothing_and_runs_n
 // G-20
 pub(super) async fn a_late_answer_is_sealed_for_its_subject_and_refused_ones_too(rig: Arc<dyn Rig>) {
     let (till, place) = (Till::new(rig), place());
-    let anna = policy(brisk().encrypt(ring("m", 1)).subject_keys(place.clone()).recovery(Recovery::Rerun))
+    let anna = policy(patient().encrypt(ring("m", 1)).subject_keys(place.clone()).recovery(Recovery::Rerun))
         .for_subject("anna");
     // The first attempt is taken over while it runs, so that its outcome is refused and kept as evidence.
     let shop = till.shop.clone();

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::plain::origin;
-use super::{Till, brisk, charged, order, policy};
+use super::{Till, brisk, charged, order, patient, policy};
 use crate::Rig;
 use crate::faulty::{Fault, Verb};
 use crate::scene::is_refused;
@@ -194,7 +194,7 @@ pub(super) async fn a_withdrawn_claim_is_freed_also_after_it_was_called_unknown(
     assert_eq!(till.state(KEY).await, Some(State::Unknown));
     till.settle_down().await;
     assert_eq!(till.state(KEY).await, Some(State::Released), "nobody ran it, and it is known");
-    assert_eq!(origin(&till.charge(KEY, &policy(brisk())).await), Origin::Fresh);
+    assert_eq!(origin(&till.charge(KEY, &policy(patient())).await), Origin::Fresh);
     assert_eq!(till.effects(), 1);
 }
 
