@@ -83,7 +83,7 @@ impl Address {
     }
 
     /// Refuses settings nobody reads: a typing error must not pass for a setting.
-    #[cfg_attr(not(any(feature = "nats", feature = "kafka")), allow(dead_code))]
+    #[cfg_attr(not(feature = "nats"), allow(dead_code))]
     pub(super) fn only(&self, known: &[&str]) -> Result<(), Trouble> {
         match self.query.iter().find(|(name, _)| !known.contains(&name.as_str())) {
             None => Ok(()),
@@ -95,7 +95,7 @@ impl Address {
     }
 
     /// The last value of a setting.
-    #[cfg_attr(not(any(feature = "nats", feature = "kafka")), allow(dead_code))]
+    #[cfg_attr(not(feature = "nats"), allow(dead_code))]
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.query.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
