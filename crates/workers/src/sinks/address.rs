@@ -95,7 +95,7 @@ impl Address {
     }
 
     /// The last value of a setting.
-    #[cfg_attr(not(feature = "nats"), allow(dead_code))]
+    #[cfg_attr(not(any(feature = "nats", feature = "kafka")), allow(dead_code))]
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.query.iter().rev().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
