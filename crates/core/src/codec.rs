@@ -25,6 +25,11 @@ impl Writer {
     }
 }
 
+/// How many bytes [`Writer::number`] writes.
+pub(crate) fn number_bytes(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros()).div_ceil(7) as usize
+}
+
 /// Reads what [`Writer`] wrote; every shortfall is [`Truncated`], never a panic.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
@@ -86,7 +91,9 @@ mod tests {
     fn numbers_and_bytes_come_back_and_short_input_is_an_error() {
         let mut writer = Writer::default();
         for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
+            let before = writer.0.len();
             writer.number(value);
+            assert_eq!(writer.0.len() - before, number_bytes(value));
         }
         writer.bytes(b"body");
         let whole = writer.0;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use crate::codec::{Reader, Truncated, Writer};
+use crate::codec::{Reader, Truncated, Writer, number_bytes};
 
 /// The version this build writes.
 const VERSION: u8 = 1;
@@ -139,7 +139,7 @@ impl Outcome {
 
     /// The versioned encoding.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Writer(Vec::with_capacity(64 + self.body_bytes().map_or(0, Bytes::len)));
+        let mut out = Writer(Vec::with_capacity(self.encoded_bytes()));
         out.byte(VERSION);
         let kept = matches!(self.body, Body::Kept(_));
         out.byte(u8::from(self.redacted) | u8::from(kept) << 1);
@@ -156,6 +156,21 @@ impl Outcome {
             Body::NotKept { bytes } => out.number(bytes.map_or(0, |n| n.saturating_add(1))),
         }
         out.0
+    }
+
+    /// Exactly what [`encode`](Self::encode) writes: a vector without room to spare becomes `Bytes` as it is, and is
+    /// counted by others only when somebody shares it.
+    fn encoded_bytes(&self) -> usize {
+        let sized = |bytes: usize| number_bytes(bytes as u64) + bytes;
+        let lines = |lines: &Vec<Line>| {
+            let each = lines.iter().map(|line| sized(line.name.len()) + sized(line.value.len()));
+            number_bytes(lines.len() as u64) + each.sum::<usize>()
+        };
+        let body = match &self.body {
+            Body::Kept(bytes) => sized(bytes.len()),
+            Body::NotKept { bytes } => number_bytes(bytes.map_or(0, |n| n.saturating_add(1))),
+        };
+        2 + number_bytes(u64::from(self.status)) + lines(&self.headers) + lines(&self.trailers) + body
     }
 
     /// Reads an encoding back. Byte strings share memory with `encoded`.
@@ -227,8 +242,11 @@ mod tests {
         // G-14
         let not_kept = Outcome { status: 200, body: Body::NotKept { bytes: Some(0) }, ..Outcome::default() };
         let unknown_size = Outcome { body: Body::NotKept { bytes: None }, ..not_kept.clone() };
-        for outcome in [sample(), not_kept, unknown_size, Outcome::text("ok"), Outcome::default()] {
-            assert_eq!(Outcome::decode(&outcome.encode().into()), Ok(outcome));
+        let large = Outcome::text("x".repeat(20_000));
+        for outcome in [sample(), not_kept, unknown_size, large, Outcome::text("ok"), Outcome::default()] {
+            let encoded = outcome.encode();
+            assert_eq!(encoded.len(), outcome.encoded_bytes(), "it has no room to spare");
+            assert_eq!(Outcome::decode(&encoded.into()), Ok(outcome));
         }
     }
 

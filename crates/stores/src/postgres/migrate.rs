@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 8] = [
+static MIGRATIONS: [Migration; 9] = [
     Migration {
         version: 1,
         name: "operations",
@@ -62,6 +62,12 @@ static MIGRATIONS: [Migration; 8] = [
         version: 8,
         name: "together",
         sql: include_str!("../../migrations/postgres/0008_together.sql"),
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 9,
+        name: "many",
+        sql: include_str!("../../migrations/postgres/0009_many.sql"),
         minimum_reader: 6,
     },
 ];

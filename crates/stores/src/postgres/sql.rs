@@ -47,7 +47,7 @@ const TX_FINISH: &str = include_str!("sql/tx_finish.sql");
 pub(super) fn claim() -> Cow<'static, str> {
     if mutant::on("pg-claim-overwrites") {
         return broken(
-            CLAIM,
+            body_of("semel_claim_many"),
             "DO NOTHING",
             "DO UPDATE SET token = excluded.token, nonce = excluded.nonce, lease_until = excluded.lease_until",
         );
@@ -56,16 +56,27 @@ pub(super) fn claim() -> Cow<'static, str> {
 }
 
 pub(super) fn complete() -> Cow<'static, str> {
+    let body = || body_of("semel_complete_many");
     if mutant::on("pg-complete-ignores-token") {
-        return broken(COMPLETE, "AND o.token = done.token", "");
+        return broken(body(), "AND o.token = done.token", "");
     }
     if mutant::on("pg-complete-ignores-nonce") {
-        return broken(COMPLETE, "AND o.nonce = done.nonce", "");
+        return broken(body(), "AND o.nonce = done.nonce", "");
     }
     if mutant::on("pg-complete-ignores-state") {
-        return broken(COMPLETE, "AND o.state = 1", "");
+        return broken(body(), "AND o.state = 1", "");
     }
     COMPLETE.into()
+}
+
+/// For mutants: the one statement of a function, which can be broken and run in its place.
+fn body_of(function: &str) -> &'static str {
+    let functions = include_str!("../../migrations/postgres/0009_many.sql");
+    let found = functions.split_once(function).and_then(|(_, rest)| {
+        let (_, body) = rest.split_once("RETURN QUERY")?;
+        Some(body.split_once(";\nEND")?.0)
+    });
+    found.expect("a migration does not change")
 }
 
 pub(super) fn fresh() -> Cow<'static, str> {

@@ -18,7 +18,7 @@ use crate::engines::engines;
 /// Which commit is cut, and on which side of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cut {
-    /// Begins the statement that its transaction carries.
+    /// What the statement that its transaction carries has in it.
     statement: &'static str,
     side: Side,
 }
@@ -160,8 +160,8 @@ fn arguments<'a>(upstream: &'a str, store: &'a str) -> Vec<&'a str> {
 #[tokio::test]
 async fn a_connection_cut_at_a_commit_is_found_out_and_runs_nothing_twice() {
     // G-9, G-17
-    const CLAIM: &str = "INSERT INTO semel_operation";
-    const COMPLETION: &str = "UPDATE semel_operation AS o";
+    const CLAIM: &str = "semel_claim_many(";
+    const COMPLETION: &str = "semel_complete_many(";
     let Some(engine) = engines().into_iter().find(|engine| engine.name == "postgres") else { return };
     let home = tempfile::tempdir().expect("a temporary directory");
     let store = engine.fresh(home.path());
