@@ -31,6 +31,10 @@ use board::Board;
 use machine::Machine;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// The product's own allocator, for every contestant that is a part of this program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// How long an interrupted run may take to put things away.
 const STOP_MAX: Duration = Duration::from_secs(15);
 /// How often everybody takes a turn, unless somebody wants less.

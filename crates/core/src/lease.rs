@@ -23,7 +23,9 @@ impl fmt::Display for Token {
 /// The random id a caller gives an attempt before the store hears of it.
 ///
 /// It makes every write repeatable: a write that finds its own nonce already there has happened.
+// Aligned, so that it is copied in whole words wherever it lies among other fields.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(align(8))]
 pub struct Nonce([u8; 16]);
 
 impl Nonce {

@@ -104,7 +104,9 @@ fn check(part: &'static str, text: &str) -> Result<(), Invalid> {
 }
 
 /// The identity of an operation: SHA-256 over its length-prefixed parts.
+// Aligned, so that it is copied in whole words wherever it lies among other fields.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(align(8))]
 pub struct OperationId([u8; 32]);
 
 impl Hash for OperationId {

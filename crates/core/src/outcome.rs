@@ -217,9 +217,18 @@ fn read_lines(input: &mut Reader<'_>, whole: &Bytes) -> Result<Vec<Line>, Trunca
     let mut lines = Vec::with_capacity(count.min(64) as usize);
     for _ in 0..count {
         let name = std::str::from_utf8(input.bytes()?).map_err(|_| Truncated)?;
-        lines.push(Line { name: Line::name_of(name), value: whole.slice_ref(input.bytes()?) });
+        lines.push(Line { name: Line::name_of(name), value: value_of(input.bytes()?, whole) });
     }
     Ok(lines)
+}
+
+/// Values that most responses have count nobody who shares the encoding.
+fn value_of(value: &[u8], whole: &Bytes) -> Bytes {
+    const USUAL: [&[u8]; 2] = [b"application/json", b"text/plain; charset=utf-8"];
+    match USUAL.into_iter().find(|usual| *usual == value) {
+        Some(usual) => Bytes::from_static(usual),
+        None => whole.slice_ref(value),
+    }
 }
 
 #[cfg(test)]

@@ -8,6 +8,10 @@ use idempotent::memory::MemoryStore;
 use idempotent::middleware::IdempotencyLayer;
 use idempotent::valkey::ValkeyStore;
 
+/// As for the others it is measured beside.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async {
