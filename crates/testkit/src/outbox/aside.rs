@@ -73,6 +73,34 @@ pub(super) async fn the_key_of_a_message_set_aside_waits_and_other_keys_go_on(ri
     assert_eq!(relay.sent_of(good), ["g4"]);
 }
 
+// G-41: also what an outbox had read before the message was set aside.
+pub(super) async fn the_rest_of_a_backlog_waits_for_a_message_of_its_key_that_was_set_aside(
+    rig: Arc<dyn Rig>,
+) {
+    let post = Post(rig);
+    let (lane, keys) = post.one_lane(2).await;
+    let (bad, good) = (&keys[0], &keys[1]);
+    let pairs = (1..=6).flat_map(|n| [message(bad, &format!("b{n}")), message(good, &format!("g{n}"))]);
+    post.write(&pairs.collect::<Vec<_>>()).await;
+    let mut cursor = post.take(lane).await;
+    assert_eq!(texts(&next(&mut cursor, 4).await), ["b1", "g1", "b2", "g2"]);
+    save(&mut cursor, &[later(30), Settled::Sent, Settled::Behind, Settled::Sent]).await;
+    for (first, second) in [(3, 4), (5, 6)] {
+        let read = next(&mut cursor, 4).await;
+        let seen: Vec<_> = read.iter().map(|entry| (text(entry), entry.behind)).collect();
+        let expected = [first, second].map(|n| [(format!("b{n}"), true), (format!("g{n}"), false)]);
+        assert_eq!(seen, expected.concat());
+        save(&mut cursor, &settle(&read, |_| Settled::Sent)).await;
+    }
+    drop(cursor);
+    post.lapse();
+    post.shift(31 * MINUTE);
+    let mut relay = post.relay().await;
+    relay.send_all().await;
+    assert_eq!(relay.sent_of(bad), ["b1", "b2", "b3", "b4", "b5", "b6"]);
+    assert_eq!(relay.sent_of(good), [""; 0], "they went on meanwhile");
+}
+
 // G-41
 pub(super) async fn a_save_of_a_part_holds_up_the_rest_of_the_key(rig: Arc<dyn Rig>) {
     let post = Post(rig);

@@ -94,6 +94,7 @@ macro_rules! outbox_cases {
                 a_message_that_could_not_be_published_is_refused_when_it_is_written "G-44",
                 a_batch_has_no_more_than_its_limit_and_begins_the_same_until_it_is_saved "G-42",
                 what_was_settled_is_not_read_again_and_the_rest_is "G-42",
+                a_backlog_goes_on_from_the_first_that_was_not_settled "G-40" "G-42",
                 what_was_read_and_not_saved_is_read_again_by_the_next_holder "G-42" "G-43",
                 a_backlog_is_read_to_its_end_through_restarts "G-40" "G-42",
                 while_writers_write_every_message_is_read_once_in_the_order_of_its_key "G-40" "G-41",
@@ -115,6 +116,7 @@ macro_rules! outbox_cases {
             aside {
                 a_message_set_aside_is_read_again_after_its_time_and_not_before "G-44",
                 the_key_of_a_message_set_aside_waits_and_other_keys_go_on "G-41",
+                the_rest_of_a_backlog_waits_for_a_message_of_its_key_that_was_set_aside "G-41",
                 a_save_of_a_part_holds_up_the_rest_of_the_key "G-41",
                 those_behind_come_in_order_and_before_newer_ones "G-41",
                 a_message_that_fails_again_and_again_keeps_its_place_and_its_count "G-41" "G-44",

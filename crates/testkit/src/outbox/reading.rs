@@ -221,6 +221,32 @@ pub(super) async fn what_was_settled_is_not_read_again_and_the_rest_is(rig: Arc<
     assert_eq!(next(&mut cursor, 10).await, [], "nor by the next holder");
 }
 
+// G-40, G-42: whatever an outbox has read beforehand, what it gives begins where it is settled.
+pub(super) async fn a_backlog_goes_on_from_the_first_that_was_not_settled(rig: Arc<dyn Rig>) {
+    let post = Post(rig);
+    let (lane, keys) = post.one_lane(1).await;
+    let batch: Vec<Message> = (0..20).map(|n| message(&keys[0], &n.to_string())).collect();
+    post.write(&batch).await;
+    let mut cursor = post.take(lane).await;
+    assert_eq!(texts(&next(&mut cursor, 4).await), ["0", "1", "2", "3"]);
+    save(&mut cursor, &sent(2)).await;
+    assert_eq!(texts(&next(&mut cursor, 4).await), ["2", "3", "4", "5"], "some of it was settled");
+    save(&mut cursor, &sent(4)).await;
+    assert_eq!(texts(&next(&mut cursor, 4).await), ["6", "7", "8", "9"], "all of it was");
+    save(&mut cursor, &[]).await;
+    assert_eq!(texts(&next(&mut cursor, 4).await), ["6", "7", "8", "9"], "nothing was");
+    save(&mut cursor, &sent(4)).await;
+    assert_eq!(texts(&next(&mut cursor, 2).await), ["10", "11"], "fewer are wanted");
+    save(&mut cursor, &sent(1)).await;
+    drop(cursor);
+    post.lapse();
+    let mut cursor = post.take(lane).await;
+    assert_eq!(texts(&next(&mut cursor, 4).await), ["11", "12", "13", "14"], "somebody else goes on");
+    save(&mut cursor, &sent(4)).await;
+    let rest = next(&mut cursor, 100).await;
+    assert_eq!(texts(&rest), ["15", "16", "17", "18", "19"]);
+}
+
 // G-42, G-43: a crash between publishing and saving publishes again, the same, under the same ids.
 pub(super) async fn what_was_read_and_not_saved_is_read_again_by_the_next_holder(rig: Arc<dyn Rig>) {
     let post = Post(rig);
