@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 9] = [
+static MIGRATIONS: [Migration; 10] = [
     Migration {
         version: 1,
         name: "operations",
@@ -68,6 +68,12 @@ static MIGRATIONS: [Migration; 9] = [
         version: 9,
         name: "many",
         sql: include_str!("../../migrations/postgres/0009_many.sql"),
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 10,
+        name: "ledger",
+        sql: include_str!("../../migrations/postgres/0010_ledger.sql"),
         minimum_reader: 6,
     },
 ];

@@ -27,6 +27,7 @@ use super::chores::no_row;
 use super::connect::{Param, get};
 use super::fault::Fault;
 
+const PLAIN: &str = include_str!("../sql/inbox_plain.sql");
 const RECEIVE: &str = include_str!("../sql/inbox_receive.sql");
 const LOOK: &str = include_str!("../sql/inbox_look.sql");
 const BATCH: &str = include_str!("../sql/inbox_batch.sql");
@@ -62,8 +63,13 @@ pub(super) async fn receive_as(
     let arrivals = &*inbox::vouched(arrivals);
     let firsts = inbox::firsts(arrivals);
     let columns = Columns::of(firsts.iter().map(|index| &arrivals[*index]));
-    let asked = state as u8 as i16;
-    let rows = tx.query_typed(RECEIVE, &columns.params(&group, &asked)).await.map_err(|e| Fault::of(&e))?;
+    let rows = match ask(tx, group, &columns, state).await? {
+        Told::New { number } => {
+            let found: Vec<_> = firsts.iter().map(|index| (*index, Received::New)).collect();
+            return Ok(Begun { received: inbox::in_order(arrivals, &found), number });
+        }
+        Told::Each(rows) => rows,
+    };
     let number = rows.first().map(|row| get(row, 0)).transpose()?.unwrap_or(0);
     let mut found = Vec::with_capacity(firsts.len());
     for (index, row) in firsts.iter().zip(&rows) {
@@ -80,6 +86,36 @@ pub(super) async fn receive_as(
         return Err(no_row().into());
     }
     Ok(Begun { received: inbox::in_order(arrivals, &found), number })
+}
+
+/// What the ledger says of a batch.
+enum Told {
+    /// All of it is new.
+    New { number: i64 },
+    /// A row for each message.
+    Each(Vec<Row>),
+}
+
+/// Asks in the way that is quick where nothing is out of the ordinary, and only then in the one that knows every case: the first
+/// writes nothing if it has no answer.
+async fn ask(tx: &Transaction<'_>, group: &str, columns: &Columns<'_>, state: State) -> Result<Told, Fault> {
+    let asked = state as u8 as i16;
+    let params = columns.params(&group, &asked);
+    let (plain, has_letters) = (&params[..10], columns.letters.iter().any(Option::is_some));
+    if !has_letters {
+        let rows = tx.query_typed(PLAIN, plain).await.map_err(|error| Fault::of(&error))?;
+        match &rows[..] {
+            [] if mutant::on("pg-inbox-parked-passes") => return Ok(Told::New { number: 0 }),
+            [] => {}
+            [first, ..] if mutant::on("pg-inbox-one-for-all") && get(first, 1)? => {
+                return Ok(Told::New { number: get(first, 0)? });
+            }
+            [only] if get(only, 1)? => return Ok(Told::New { number: get(only, 0)? }),
+            _ => return Ok(Told::Each(rows)),
+        }
+    }
+    let rows = tx.query_typed(RECEIVE, &params).await.map_err(|error| Fault::of(&error))?;
+    Ok(Told::Each(rows))
 }
 
 /// `None`: somebody else's row appeared after the statement had begun.
@@ -241,7 +277,7 @@ pub async fn finish(tx: &Transaction<'_>, group: &str, begun: &Begun, took: Dura
     tx.query_typed(BATCH, &params).await.map(drop).map_err(|error| Fault::of(&error).error())
 }
 
-/// A batch, as `inbox_receive.sql` takes it.
+/// A batch, as `inbox_receive.sql` takes it, and all but the last as `inbox_plain.sql` does.
 #[derive(Default)]
 struct Columns<'a> {
     sources: Vec<&'a str>,
