@@ -211,7 +211,7 @@ pub(super) async fn write_nats(context: &jetstream::Context, prefix: &str, parce
     for parcel in parcels {
         let mut headers = HeaderMap::new();
         for (name, value) in &parcel.headers {
-            headers.append(name.as_str(), value.as_str());
+            headers.append(&**name, value.as_str());
         }
         headers.insert("content-type", parcel.content_type.as_str());
         let message = PublishMessage::build()
@@ -263,7 +263,8 @@ pub(super) fn write_kafka(producer: &BaseProducer<Landed>, parcels: &[Parcel]) -
             headers = headers.insert(Header { key: name, value: Some(value) });
         }
         let key = parcel.key.as_deref().unwrap_or_default();
-        let mut record = BaseRecord::to(&parcel.topic).key(key).payload(&parcel.body[..]).headers(headers);
+        let mut record =
+            BaseRecord::to(parcel.topic.as_str()).key(key).payload(&parcel.body[..]).headers(headers);
         while let Err((error, back)) = producer.send(record) {
             ensure!(error.rdkafka_error_code() == Some(RDKafkaErrorCode::QueueFull), "{error}");
             producer.poll(Duration::ZERO);

@@ -10,6 +10,7 @@ use futures_util::future::try_join_all;
 use semel_core::MessageId;
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{Applied, Apply, Arrival, Batch, Failure, Inbox, Received};
+use semel_core::message::Topic;
 use semel_core::runtime::Tokio;
 use semel_core::store::Pending;
 use semel_stores::postgres::PostgresStore;
@@ -165,13 +166,14 @@ async fn publish(server: &str, count: u64) -> Result<()> {
         ..Default::default()
     };
     context.create_stream(config).await?;
+    let topic = Topic::parse("payments")?;
     let parcel = |number: u64| {
         let mut payload = vec![b'x'; PAYLOAD_BYTES];
         payload[..8].copy_from_slice(&number.to_le_bytes());
         let id = MessageId::new();
         let key = format!("customer-{}", number % ACCOUNTS);
         let headers = vec![("semel-id".into(), id.to_string()), ("semel-key".into(), key.clone())];
-        let (topic, content_type) = ("payments".into(), "application/octet-stream".into());
+        let (topic, content_type) = (topic.clone(), "application/octet-stream".into());
         Parcel { id, topic, key: Some(key), headers, content_type, body: payload.into() }
     };
     let parcels: Vec<Parcel> = (0..count).map(parcel).collect();

@@ -69,7 +69,7 @@ fn incoming(count: u64) -> Vec<Parcel> {
         let id = MessageId::new();
         Parcel {
             id,
-            topic: FROM.into(),
+            topic: Topic::parse(FROM).expect("the topic is plain"),
             key: Some(format!("customer-{}", number % super::KEYS)),
             headers: vec![("semel-id".into(), id.to_string())],
             content_type: "application/octet-stream".into(),
@@ -112,6 +112,7 @@ fn plain(address: &str, group: &str, count: u64) -> Result<f64> {
         .create()?;
     consumer.subscribe(&[FROM])?;
     let producer = kafka_producer(address)?;
+    let topic = Topic::parse(TOPIC)?;
     let (mut done, mut span, began) = (0, Span::new(count), Instant::now());
     while done < count {
         ensure!(began.elapsed() < ENDED_MAX, "{done} of {count} messages came");
@@ -129,7 +130,7 @@ fn plain(address: &str, group: &str, count: u64) -> Result<f64> {
             let key = message.key().map(|key| String::from_utf8_lossy(key).into_owned());
             outputs.push(Parcel {
                 id: MessageId::new(),
-                topic: TOPIC.into(),
+                topic: topic.clone(),
                 key,
                 headers: Vec::new(),
                 content_type: "application/octet-stream".into(),

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -85,9 +86,9 @@ impl fmt::Debug for MessageId {
     }
 }
 
-/// Where messages of one kind go: a Kafka topic, a NATS subject, a path below a URL.
+/// Where messages of one kind go: a Kafka topic, a NATS subject, a path below a URL. Clones are cheap.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Topic(Box<str>);
+pub struct Topic(Arc<str>);
 
 impl Topic {
     /// Letters, digits, `.`, `_` and `-`, at most [`TOPIC_CHARS_MAX`]; no empty part between dots.

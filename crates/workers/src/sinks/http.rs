@@ -94,7 +94,7 @@ impl HttpSink {
     fn request(&self, parcel: &Parcel) -> Result<Request<Full<Bytes>>, String> {
         let mut headers = HeaderMap::new();
         for (name, value) in &parcel.headers {
-            if NOT_FOR_MESSAGES.contains(&name.as_str()) {
+            if NOT_FOR_MESSAGES.contains(&&**name) {
                 return Err(format!(
                     "its header `{name}` cannot be sent over HTTP: it belongs to the request"
                 ));

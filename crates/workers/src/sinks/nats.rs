@@ -5,6 +5,7 @@
 //! expects to follow, so the server refuses whatever a paused relay still sends after another took over.
 //! `{lane}` in the prefix and in the stream's name stands for the lane's number.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use async_nats::jetstream::context::{
 };
 use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{Error as ServerSaid, ErrorCode};
-use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, HeaderName};
 use futures_util::TryStreamExt;
 use semel_core::outbox::{Facts, Lane, Term};
 
@@ -340,9 +341,12 @@ fn message(parcel: &Parcel) -> Result<PublishMessage, String> {
         if name.starts_with(SERVERS_OWN) {
             return Err(format!("its header `{name}` would be an order to the server"));
         }
-        headers.append(name.as_str(), value.as_str());
+        match name {
+            Cow::Borrowed(name) => headers.append(HeaderName::from_static(name), value.as_str()),
+            Cow::Owned(name) => headers.append(name.as_str(), value.as_str()),
+        }
     }
-    headers.insert("content-type", parcel.content_type.as_str());
+    headers.insert(HeaderName::from_static("content-type"), parcel.content_type.as_str());
     Ok(PublishMessage::build()
         .headers(headers)
         .message_id(parcel.id.to_string())

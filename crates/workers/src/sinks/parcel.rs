@@ -9,13 +9,26 @@ use bytes::Bytes;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use semel_core::inbox::Fence;
 use semel_core::outbox::{Entry, Facts, Term};
-use semel_core::{Message, MessageId, Timestamp, mutant};
+use semel_core::{Message, MessageId, Timestamp, Topic, mutant};
 use serde_json::{Map, Value};
 
 /// What the CloudEvents bindings want written as `%XX`.
 const ATTRIBUTE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
 /// What a structured event is.
 const STRUCTURED: &str = "application/cloudevents+json; charset=utf-8";
+
+/// Attributes of CloudEvents, in the order in which they are written, and their headers for the prefixes in use: names that
+/// are known beforehand are not copied for each message.
+const ATTRIBUTES: [[&str; 3]; 6] = [
+    ["specversion", "ce-specversion", "ce_specversion"],
+    ["id", "ce-id", "ce_id"],
+    ["source", "ce-source", "ce_source"],
+    ["type", "ce-type", "ce_type"],
+    ["time", "ce-time", "ce_time"],
+    ["partitionkey", "ce-partitionkey", "ce_partitionkey"],
+];
+/// Headers that a message has beside the producer's own, at most.
+const OWN_HEADERS_MAX: usize = 6 + ATTRIBUTES.len();
 
 /// How a message is written for the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +48,8 @@ pub struct Stamp {
     store_id: [u8; 16],
     term: Term,
     format: Format,
-    prefix: &'static str,
+    /// The names of attributes as headers, in the order of [`ATTRIBUTES`].
+    names: [Cow<'static, str>; 6],
     source: Arc<str>,
 }
 
@@ -45,11 +59,11 @@ pub struct Parcel {
     /// The message's id, for the sink's own field.
     pub id: MessageId,
     /// Where it goes.
-    pub topic: String,
+    pub topic: Topic,
     /// Its ordering key.
     pub key: Option<String>,
     /// All headers but the content type. No name comes twice unless the producer wrote it twice.
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(Cow<'static, str>, String)>,
     /// What the body is.
     pub content_type: String,
     /// What is sent.
@@ -68,78 +82,92 @@ impl Stamp {
         let store =
             || facts.store_id.iter().fold("/semel/".to_owned(), |text, byte| format!("{text}{byte:02x}"));
         let store_id = facts.store_id;
-        Self { store_id, term, format, prefix, source: source.map_or_else(store, str::to_owned).into() }
+        let names = ATTRIBUTES.map(|[name, dash, underscore]| match prefix {
+            "ce-" => dash.into(),
+            "ce_" => underscore.into(),
+            _ => [prefix, name].concat().into(),
+        });
+        Self { store_id, term, format, names, source: source.map_or_else(store, str::to_owned).into() }
     }
 
     /// Writes a message for the wire.
     pub fn parcel(&self, entry: &Entry) -> Parcel {
         let message = &entry.message;
         let id = if mutant::on("relay-new-id-on-retry") { MessageId::new() } else { message.id };
+        let text = id.to_string();
         let mut parcel = Parcel {
             id,
-            topic: message.topic.to_string(),
+            topic: message.topic.clone(),
             key: message.key.clone(),
-            headers: self.headers(entry, id),
+            headers: self.headers(entry, &text),
             content_type: message.content_type.clone(),
             body: message.payload.clone(),
         };
         match self.format {
             Format::Plain => {}
             Format::CeBinary => {
-                for (name, value) in self.attributes(message, id) {
-                    let name = [self.prefix, name].concat();
+                for (at, value) in self.attributes(message, &text) {
+                    let name = &self.names[at];
                     // Only the producer's own can have such a name.
                     if !message.headers.is_empty() {
-                        parcel.headers.retain(|(other, _)| *other != name);
+                        parcel.headers.retain(|(other, _)| other != name);
                     }
                     let encoded = match Cow::from(utf8_percent_encode(&value, ATTRIBUTE)) {
                         Cow::Owned(encoded) => Some(encoded),
                         Cow::Borrowed(_) => None,
                     };
-                    parcel.headers.push((name, encoded.unwrap_or(value)));
+                    parcel.headers.push((name.clone(), encoded.unwrap_or_else(|| value.into_owned())));
                 }
             }
             Format::CeStructured => {
                 parcel.content_type = STRUCTURED.into();
-                parcel.body = self.structured(message, id);
+                parcel.body = self.structured(message, &text);
             }
         }
         parcel
     }
 
-    fn headers(&self, entry: &Entry, id: MessageId) -> Vec<(String, String)> {
+    fn headers(&self, entry: &Entry, id: &str) -> Vec<(Cow<'static, str>, String)> {
         let message = &entry.message;
-        let user = message.headers.iter().map(|header| (header.name.clone(), header.value.clone()));
-        let trace = message.trace_parent.as_ref().map(|value| ("traceparent".to_owned(), value.clone()));
-        let mut headers: Vec<_> = user.filter(|(name, _)| trace.is_none() || name != "traceparent").collect();
+        let trace = message.trace_parent.as_ref();
+        let user = message.headers.iter().filter(|header| trace.is_none() || header.name != "traceparent");
+        let mut headers = Vec::with_capacity(message.headers.len() + OWN_HEADERS_MAX);
+        headers.extend(user.map(|header| (header.name.clone().into(), header.value.clone())));
         let fence = Fence::new(&self.store_id, self.term, entry.sequence);
-        headers.push(("semel-id".into(), id.to_string()));
+        headers.push(("semel-id".into(), id.to_owned()));
         headers.push(("semel-fence".into(), fence.to_string()));
-        // Brokers without keys of their own pass it on, and consumers keep its order.
-        headers.extend(message.key.iter().map(|key| ("semel-key".to_owned(), key.clone())));
-        headers.extend(message.correlation.iter().map(|id| ("semel-correlation".to_owned(), id.clone())));
-        headers.extend(message.causation.iter().map(|id| ("semel-causation".to_owned(), id.clone())));
-        headers.extend(trace);
+        let optional = [
+            // Brokers without keys of their own pass it on, and consumers keep its order.
+            ("semel-key", &message.key),
+            ("semel-correlation", &message.correlation),
+            ("semel-causation", &message.causation),
+            ("traceparent", &message.trace_parent),
+        ];
+        headers.extend(optional.into_iter().filter_map(|(name, value)| Some((name.into(), value.clone()?))));
         headers
     }
 
-    /// Required ones, time, and the extensions that have a name already.
-    fn attributes(&self, message: &Message, id: MessageId) -> Vec<(&'static str, String)> {
-        let mut attributes = vec![
-            ("specversion", "1.0".to_owned()),
-            ("id", id.to_string()),
-            ("source", self.source.to_string()),
-            ("type", message.topic.to_string()),
+    /// Required ones, time, and the extensions that have a name already; each by its place among [`ATTRIBUTES`].
+    fn attributes<'a>(
+        &'a self,
+        message: &'a Message,
+        id: &'a str,
+    ) -> impl Iterator<Item = (usize, Cow<'a, str>)> {
+        let values: [Option<Cow<'a, str>>; 6] = [
+            Some("1.0".into()),
+            Some(id.into()),
+            Some((&*self.source).into()),
+            Some(message.topic.as_str().into()),
+            message.id.made_at().map(|at| rfc3339(at).into()),
+            message.key.as_deref().map(Cow::from),
         ];
-        attributes.extend(message.id.made_at().map(|at| ("time", rfc3339(at))));
-        attributes.extend(message.key.iter().map(|key| ("partitionkey", key.clone())));
-        attributes
+        values.into_iter().enumerate().filter_map(|(at, value)| Some((at, value?)))
     }
 
-    fn structured(&self, message: &Message, id: MessageId) -> Bytes {
-        let attributes = self.attributes(message, id).into_iter();
+    fn structured(&self, message: &Message, id: &str) -> Bytes {
+        let attributes = self.attributes(message, id);
         let mut event: Map<String, Value> =
-            attributes.map(|(name, value)| (name.to_owned(), value.into())).collect();
+            attributes.map(|(at, value)| (ATTRIBUTES[at][0].to_owned(), value.into())).collect();
         event.insert("datacontenttype".into(), message.content_type.clone().into());
         let extensions = [
             ("correlationid", &message.correlation),
@@ -189,7 +217,6 @@ fn rfc3339(at: Timestamp) -> String {
 
 #[cfg(test)]
 mod tests {
-    use semel_core::Topic;
     use semel_core::outbox::Lane;
 
     use super::*;
@@ -262,6 +289,18 @@ mod tests {
             ("ce-partitionkey", "order%207"),
         ] {
             assert_eq!(header(&parcel, name), Some(value), "{name}");
+        }
+    }
+
+    #[test]
+    fn attributes_are_named_with_the_prefix_of_their_sink() {
+        let facts = Facts { engine: "memory", store_id: [0xab; 16], lanes: 8 };
+        for prefix in ["ce-", "ce_", "cloudevents:"] {
+            let stamp = Stamp::new(&facts, Term { lane: Lane(3), epoch: 7 }, Format::CeBinary, prefix, None);
+            let parcel = stamp.parcel(&entry(message()));
+            for [name, ..] in ATTRIBUTES {
+                assert!(header(&parcel, &[prefix, name].concat()).is_some(), "{prefix} {name}");
+            }
         }
     }
 

@@ -88,11 +88,11 @@ impl Line for StdoutLine {
 fn line(parcel: &Parcel) -> String {
     let mut headers: Map<String, Value> = Map::new();
     for (name, value) in &parcel.headers {
-        headers.insert(name.clone(), value.clone().into());
+        headers.insert(name.to_string(), value.clone().into());
     }
     let mut line = serde_json::json!({
         "id": parcel.id.to_string(),
-        "topic": parcel.topic,
+        "topic": parcel.topic.as_str(),
         "key": parcel.key,
         "content_type": parcel.content_type,
         "headers": headers,

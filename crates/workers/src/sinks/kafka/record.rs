@@ -14,7 +14,8 @@ pub(super) fn record<O: IntoOpaque>(parcel: &Parcel, opaque: O) -> BaseRecord<'_
     for (name, value) in parcel.headers.iter().filter(|(name, _)| name != "content-type") {
         headers = headers.insert(Header { key: name, value: Some(value) });
     }
-    let record = BaseRecord::with_opaque_to(&parcel.topic, opaque).payload(&parcel.body[..]).headers(headers);
+    let record =
+        BaseRecord::with_opaque_to(parcel.topic.as_str(), opaque).payload(&parcel.body[..]).headers(headers);
     match &parcel.key {
         Some(key) => record.key(key.as_str()),
         None => record,
@@ -38,7 +39,7 @@ pub(super) fn verdict(code: Code, parcel: &Parcel, certain: bool) -> Receipt {
         )),
         Code::InvalidRecord | Code::InvalidMessage if certain => Receipt::Refused(code.to_string()),
         Code::UnknownTopic | Code::UnknownTopicOrPartition | Code::UnknownPartition | Code::InvalidTopic => {
-            Receipt::Refused(no_topic(&parcel.topic))
+            Receipt::Refused(no_topic(parcel.topic.as_str()))
         }
         Code::TopicAuthorizationFailed => {
             Receipt::Failed { reason: format!("`{}`: {code}", parcel.topic), after: None }

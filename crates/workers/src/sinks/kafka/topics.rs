@@ -42,11 +42,11 @@ pub(super) fn refuse(unusable: &[(&str, Found)], parcels: &[Parcel], receipts: &
         return;
     }
     for (parcel, receipt) in parcels.iter().zip(receipts) {
-        match unusable.iter().find(|(topic, _)| *topic == parcel.topic) {
+        match unusable.iter().find(|(topic, _)| *topic == parcel.topic.as_str()) {
             Some((_, Found::Denied(why))) => {
                 *receipt = Receipt::Failed { reason: format!("`{}`: {why}", parcel.topic), after: None };
             }
-            Some(_) => *receipt = Receipt::Refused(no_topic(&parcel.topic)),
+            Some(_) => *receipt = Receipt::Refused(no_topic(parcel.topic.as_str())),
             None => {}
         }
     }

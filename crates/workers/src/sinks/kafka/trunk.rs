@@ -203,7 +203,7 @@ impl TrunkLine {
                     found |= is_of_one_record(code);
                     let receipt = verdict(code, &parcels[index], certain);
                     if matches!(receipt, Receipt::Refused(_)) {
-                        self.trunk.known().remove(&parcels[index].topic);
+                        self.trunk.known().remove(parcels[index].topic.as_str());
                     }
                     receipt
                 }
