@@ -154,38 +154,33 @@ async fn keyed(
     Ok(board)
 }
 
-/// Semel and the other gateway, each as durable as its store: memory beside memory, and SQLite, which syncs
-/// every claim and outcome, beside a Redis that writes nothing to disk.
+/// Semel on SQLite, which syncs every claim and outcome, and the other gateway, which keeps nothing through a crash: in
+/// memory, or in a Redis that writes nothing to disk.
 async fn beside_the_other(semel: &Path, wrk: &Wrk, target: &str, effort: Effort) -> Result<Board> {
+    const OURS: &str = "Semel on SQLite, synced";
+    const THEIRS: [&str; 2] =
+        ["idempotent-proxy-server in memory", "idempotent-proxy-server on Redis, not synced"];
     let program = peers::proxy().await?;
-    let kinds = [
-        ("Semel in memory", "idempotent-proxy-server in memory"),
-        ("Semel on SQLite, synced", "idempotent-proxy-server on Redis, not synced"),
-    ];
-    let baseline = format!("{}, new keys", kinds[0].1);
+    let baseline = format!("{}, new keys", THEIRS[0]);
     let mut board = Board::new("Gateways, POST of 1 KB", "req/s").against(&baseline);
     for _ in 0..effort.rounds {
-        for (at, (ours, theirs)) in kinds.into_iter().enumerate() {
-            // Anew each time: no store may be measured by what earlier rounds left in it.
-            let durable = at == 1;
-            let redis = if durable { Some(Server::redis().await?) } else { None };
-            let other = Server::proxy(&program, target, redis.as_ref()).await?;
-            let arguments: &[&str] = if durable { &[] } else { &["--store", "memory:"] };
-            let gateway =
-                Server::gateway(semel, &[&["--upstream", target], arguments].concat(), durable).await?;
-            for (name, server) in [(theirs, &other), (ours, &gateway)] {
-                wrk.window(server, Traffic::Replays(KEYS), WARM_UP).await?;
-                let new = wrk.window(server, Traffic::NewKeys, effort.window).await?;
-                board.add(&format!("{name}, new keys"), new);
-                let replays = wrk.window(server, Traffic::Replays(KEYS), effort.window).await?;
-                board.add(&format!("{name}, replays"), replays);
-            }
+        // Anew each time: no store may be measured by what earlier rounds left in it.
+        let redis = Server::redis().await?;
+        let in_memory = Server::proxy(&program, target, None).await?;
+        let on_redis = Server::proxy(&program, target, Some(&redis)).await?;
+        let gateway = Server::gateway(semel, &["--upstream", target], true).await?;
+        for (name, server) in [(THEIRS[0], &in_memory), (THEIRS[1], &on_redis), (OURS, &gateway)] {
+            wrk.window(server, Traffic::Replays(KEYS), WARM_UP).await?;
+            let new = wrk.window(server, Traffic::NewKeys, effort.window).await?;
+            board.add(&format!("{name}, new keys"), new);
+            let replays = wrk.window(server, Traffic::Replays(KEYS), effort.window).await?;
+            board.add(&format!("{name}, replays"), replays);
         }
     }
-    for (ours, theirs) in kinds {
+    for theirs in THEIRS {
         for what in ["new keys", "replays"] {
-            let ahead = board.median(&format!("{ours}, {what}")) / board.median(&format!("{theirs}, {what}"));
-            board.at_least(format!("{ours}, {what}, against {theirs}"), ahead, 1.0, "×");
+            let ahead = board.median(&format!("{OURS}, {what}")) / board.median(&format!("{theirs}, {what}"));
+            board.at_least(format!("{OURS}, {what}, against {theirs}"), ahead, 1.0, "×");
         }
     }
     board.note(

@@ -1,10 +1,47 @@
--- A batch of a consumer in which nothing is out of the ordinary. The statement that knows every case (letters, keys that
--- wait, fences that were passed) was planned for every batch and carried each message through eight steps, which took
--- longer than the effects did.
+-- A batch of a consumer in which nothing is out of the ordinary, received by a function whose plans stay in the session. The
+-- statement that knows every case (letters, keys that wait, fences that were passed) is planned for every batch.
+
+-- Whether a key of these messages is parked, one of them was kept as stale, or one comes from a relay that had lost its lane.
+-- VOLATILE, so that each call looks anew.
+CREATE FUNCTION semel_inbox_unusual(
+    of_group text, sources text[], ids text[], keys text[], lanes bigint[], epochs bigint[], sequences bigint[]
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM semel_inbox_letter AS l WHERE l.grp = of_group) AND EXISTS (
+        SELECT FROM unnest(sources, ids, keys) AS a (source, id, key)
+        CROSS JOIN LATERAL (
+            (
+                SELECT 1 FROM semel_inbox_letter AS l
+                WHERE l.grp = of_group AND l.source = a.source AND l.key = a.key AND l.aside <> 4
+                LIMIT 1
+            )
+            UNION ALL
+            (
+                SELECT 1 FROM semel_inbox_letter AS l
+                WHERE l.grp = of_group AND l.source = a.source AND l.id = a.id AND l.aside = 4
+                LIMIT 1
+            )
+        ) AS parked
+    ) THEN
+        RETURN true;
+    END IF;
+    RETURN array_remove(lanes, NULL) <> '{}' AND EXISTS (
+        SELECT FROM unnest(sources, keys, lanes, epochs, sequences) AS a (source, key, lane, epoch, sequence)
+        CROSS JOIN LATERAL (
+            SELECT 1 FROM semel_inbox_fence AS f
+            WHERE f.grp = of_group AND f.source = a.source AND f.lane = a.lane AND f.key = a.key
+                AND a.epoch < f.epoch AND a.sequence <= f.sequence
+            LIMIT 1
+        ) AS further
+    );
+END
+$$;
 
 -- Writes the ledger rows of a batch and says what each message is, in the order of the batch; one row stands for all if
--- all are new. Nothing is written and no row comes back if a key of theirs is parked, if one was kept as stale before, or
--- if one comes from a relay that had lost its lane: then the statement that knows these cases is to be asked.
+-- all are new. Nothing is written and no row comes back if something is unusual: then the statement that knows these cases is
+-- to be asked.
 --
 -- No message may be twice in it, and none may be a letter. Tables are only reached row by row through their keys, so a plan
 -- that was made on empty ones is right for full ones.
@@ -23,40 +60,13 @@ SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    is_fenced boolean := array_remove(lanes, NULL) <> '{}';
     now_us bigint := semel_now();
     batch_number bigint;
     fresh_sources text[];
     fresh_ids text[];
     is_all boolean;
 BEGIN
-    IF EXISTS (SELECT FROM semel_inbox_letter AS l WHERE l.grp = of_group) AND EXISTS (
-        SELECT FROM unnest(sources, ids, keys) AS a (source, id, key)
-        CROSS JOIN LATERAL (
-            (
-                SELECT 1 FROM semel_inbox_letter AS l
-                WHERE l.grp = of_group AND l.source = a.source AND l.key = a.key AND l.aside <> 4
-                LIMIT 1
-            )
-            UNION ALL
-            (
-                SELECT 1 FROM semel_inbox_letter AS l
-                WHERE l.grp = of_group AND l.source = a.source AND l.id = a.id AND l.aside = 4
-                LIMIT 1
-            )
-        ) AS parked
-    ) THEN
-        RETURN;
-    END IF;
-    IF is_fenced AND EXISTS (
-        SELECT FROM unnest(sources, keys, lanes, epochs, sequences) AS a (source, key, lane, epoch, sequence)
-        CROSS JOIN LATERAL (
-            SELECT 1 FROM semel_inbox_fence AS f
-            WHERE f.grp = of_group AND f.source = a.source AND f.lane = a.lane AND f.key = a.key
-                AND a.epoch < f.epoch AND a.sequence <= f.sequence
-            LIMIT 1
-        ) AS further
-    ) THEN
+    IF semel_inbox_unusual(of_group, sources, ids, keys, lanes, epochs, sequences) THEN
         RETURN;
     END IF;
     batch_number := nextval('semel_inbox_batch_number');
@@ -72,7 +82,12 @@ BEGIN
     SELECT array_agg(fresh.source), array_agg(fresh.id), count(*) = cardinality(ids)
     INTO fresh_sources, fresh_ids, is_all
     FROM fresh;
-    IF is_fenced THEN
+    -- Whoever wrote one of them first may have parked its key by the same transaction, since we looked: what comes behind
+    -- it must wait. Rows are written already, so the whole is tried again; our own fences come later.
+    IF NOT is_all AND semel_inbox_unusual(of_group, sources, ids, keys, lanes, epochs, sequences) THEN
+        RAISE EXCEPTION 'another consumer set a message of this batch aside meanwhile' USING ERRCODE = '40001';
+    END IF;
+    IF array_remove(lanes, NULL) <> '{}' THEN
         INSERT INTO semel_inbox_fence AS f (epoch, sequence, seen_at, lane, grp, source, key)
         SELECT max(a.epoch), max(a.sequence), now_us, a.lane, of_group, a.source, a.key
         FROM unnest(sources, ids, keys, lanes, epochs, sequences) AS a (source, id, key, lane, epoch, sequence)
@@ -89,22 +104,14 @@ BEGIN
         RETURN QUERY SELECT batch_number, true, false, false, false, NULL::bytea, NULL::smallint;
         RETURN;
     END IF;
-    -- A statement after the insert sees what those had committed for whom the insert waited. Of one that was kept as stale
-    -- since, nothing is told: this may be the rightful copy, and who asks again finds out.
+    -- A statement after the insert sees what those had committed for whom the insert waited.
     RETURN QUERY
     SELECT batch_number, fresh.id IS NOT NULL, false, false, false, old.hash, old.state
-    FROM unnest(sources, ids, lanes) WITH ORDINALITY AS a (source, id, lane, place)
+    FROM unnest(sources, ids) WITH ORDINALITY AS a (source, id, place)
     LEFT JOIN unnest(fresh_sources, fresh_ids) AS fresh (source, id) ON fresh.source = a.source AND fresh.id = a.id
     LEFT JOIN LATERAL (
         SELECT i.hash, i.state FROM semel_inbox AS i
         WHERE fresh.id IS NULL AND i.grp = of_group AND i.source = a.source AND i.id = a.id
-            AND (
-                i.state <> 3 OR a.lane IS NULL OR (
-                    SELECT l.number FROM semel_inbox_letter AS l
-                    WHERE l.grp = of_group AND l.source = a.source AND l.id = a.id AND l.aside = 4
-                    LIMIT 1
-                ) IS NULL
-            )
         OFFSET 0
     ) AS old ON true
     ORDER BY a.place;

@@ -136,10 +136,10 @@ pub(super) fn classify(code: &str) -> (Kind, &'static str) {
         "42501" => (
             Kind::Denied,
             ": GRANT SELECT, INSERT, UPDATE, DELETE on the semel_ tables and USAGE, SELECT, UPDATE on the \
-             sequence semel_token to this role",
+             sequence semel_token to this role, and EXECUTE on the semel_ functions if it was taken from PUBLIC",
         ),
         "3D000" => (Kind::Misconfigured, ": create the database, or correct its name in the address"),
-        "42P01" | "42703" | "3F000" => (
+        "42P01" | "42703" | "42883" | "3F000" => (
             Kind::Schema,
             ": the schema is missing or not Semel's; run the migration, or look at search_path",
         ),
