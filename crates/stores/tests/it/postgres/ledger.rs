@@ -120,28 +120,38 @@ fn a_key_that_is_parked_is_seen_among_keys_that_are_not() {
     });
 }
 
+/// Messages 5 and 6 are received while another consumer, in a transaction of its own, sets 5 aside.
+async fn meet(database: &Database, set_aside: &str) -> tokio_postgres::Client {
+    let mut other = database.client().await;
+    let setting_aside = other.transaction().await.unwrap();
+    let row = "INSERT INTO semel_inbox (handled_at, batch, size, state, grp, source, id, hash)
+               VALUES (1, 0, 4, 3, 'g', 'test', '5', sha256('paid'))";
+    setting_aside.batch_execute(row).await.unwrap();
+    setting_aside.batch_execute(set_aside).await.unwrap();
+    let mut client = database.client().await;
+    let waiting = tokio::spawn(async move {
+        let outcome = received(&mut client, &[fenced(5, 2), fenced(6, 2)]).await;
+        (client, outcome)
+    });
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    while database.number(waits).await == 0 {
+        tokio::task::yield_now().await;
+    }
+    setting_aside.commit().await.unwrap();
+    let (client, outcome) = waiting.await.unwrap();
+    assert_eq!(outcome.unwrap_err().kind(), Kind::Busy, "it cannot be told in this transaction");
+    client
+}
+
 #[test]
 fn what_is_kept_as_stale_while_its_rightful_copy_is_received_is_not_lost() {
     // G-42, G-45
     with_database(async |database| {
         PostgresStore::connect(&database.url()).await.unwrap().close().await;
-        let mut other = database.client().await;
-        let keeping = other.transaction().await.unwrap();
-        let stale = "INSERT INTO semel_inbox (handled_at, batch, size, state, grp, source, id, hash)
-                     VALUES (1, 0, 4, 3, 'g', 'test', '5', sha256('paid'));
-                     INSERT INTO semel_inbox_letter
+        let stale = "INSERT INTO semel_inbox_letter
                          (since, tries, aside, grp, source, place, id, subject, headers, reason, hash, payload)
                      VALUES (1, 0, 4, 'g', 'test', '5', '5', 'orders', '', 'stale', sha256('paid'), 'paid')";
-        keeping.batch_execute(stale).await.unwrap();
-        let mut client = database.client().await;
-        let waiting = tokio::spawn(async move {
-            let outcome = received(&mut client, &[fenced(5, 2), fenced(6, 2)]).await;
-            (client, outcome)
-        });
-        waits_for_a_lock(&database).await;
-        keeping.commit().await.unwrap();
-        let (mut client, outcome) = waiting.await.unwrap();
-        assert_eq!(outcome.unwrap_err().kind(), Kind::Busy, "it cannot be told in this transaction");
+        let mut client = meet(&database, stale).await;
         assert_eq!(received(&mut client, &[fenced(5, 2), fenced(6, 2)]).await.unwrap(), [New, New]);
         assert_eq!(database.number("SELECT count(*) FROM semel_inbox_letter").await, 0);
         assert_eq!(database.number("SELECT sequence FROM semel_inbox_fence").await, 6);
@@ -153,32 +163,12 @@ fn what_is_parked_while_a_later_message_of_its_key_is_received_is_not_overtaken(
     // G-41, G-45
     with_database(async |database| {
         PostgresStore::connect(&database.url()).await.unwrap().close().await;
-        let mut other = database.client().await;
-        let parking = other.transaction().await.unwrap();
-        let parked = "INSERT INTO semel_inbox (handled_at, batch, size, state, grp, source, id, hash)
-                      VALUES (1, 0, 4, 3, 'g', 'test', '5', sha256('paid'));
-                      INSERT INTO semel_inbox_letter
+        let parked = "INSERT INTO semel_inbox_letter
                           (since, tries, aside, grp, source, place, id, subject, key, headers, reason, hash, payload)
                       VALUES (1, 0, 2, 'g', 'test', '5', '5', 'orders', 'k', '', 'failed', sha256('paid'), 'paid')";
-        parking.batch_execute(parked).await.unwrap();
-        let mut client = database.client().await;
-        let waiting = tokio::spawn(async move {
-            let outcome = received(&mut client, &[fenced(5, 2), fenced(6, 2)]).await;
-            (client, outcome)
-        });
-        waits_for_a_lock(&database).await;
-        parking.commit().await.unwrap();
-        let (mut client, outcome) = waiting.await.unwrap();
-        assert_eq!(outcome.unwrap_err().kind(), Kind::Busy, "it cannot be told in this transaction");
+        let mut client = meet(&database, parked).await;
         assert_eq!(received(&mut client, &[fenced(5, 2), fenced(6, 2)]).await.unwrap(), [Duplicate, Behind]);
     });
-}
-
-async fn waits_for_a_lock(database: &Database) {
-    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
-    while database.number(waits).await == 0 {
-        tokio::task::yield_now().await;
-    }
 }
 
 #[test]
