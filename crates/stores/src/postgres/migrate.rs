@@ -1,7 +1,7 @@
 //! Making and changing the schema: forward only, one migrator at a time, all or nothing.
 
-use semel_core::Nonce;
 use semel_core::error::{Error, Kind};
+use semel_core::{Nonce, mutant};
 use tokio::time::timeout;
 use tokio_postgres::types::Type;
 
@@ -195,7 +195,11 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
     let migrated = get(server.first().ok_or_else(super::chores::no_row)?, 6)?;
     let found = if migrated { applied(live, options).await? } else { Vec::new() };
     for migration in plan(&found, &MIGRATIONS)? {
-        run(live, options, migration.sql).await?;
+        if mutant::on("pg-inbox-looks-once") {
+            run(live, options, &migration.sql.replace("IF NOT is_all AND", "IF false AND")).await?;
+        } else {
+            run(live, options, migration.sql).await?;
+        }
         let (version, checksum) = (migration.version as i32, migration.checksum());
         let reader = migration.minimum_reader as i32;
         let params: [Param<'_>; 4] = [
