@@ -27,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// A retry must not happen twice.
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true, after_help = START)]
+#[command(name = "semel", version, arg_required_else_help = true, after_help = START)]
 struct Arguments {
     #[command(subcommand)]
     mode: Mode,

@@ -155,7 +155,7 @@ impl Horizon {
             Kind::WentBack,
             format!(
                 "the {} store was restored from an older state: {why}. Nothing runs until an operator has \
-                 compared it with what happened since, and acknowledges the restore",
+                 compared it with what happened since, and acknowledges the restore (semel store acknowledge --by NAME)",
                 self.engine
             ),
         ))

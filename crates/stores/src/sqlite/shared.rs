@@ -85,7 +85,7 @@ impl Shared {
         };
         let text = format!(
             "the database {at} {what}; what was done since is forgotten, and a retry of it would run again. \
-             Reconcile, then acknowledge the restore"
+             Reconcile, then acknowledge the restore (semel store acknowledge --by NAME)"
         );
         Error::new(Kind::WentBack, text)
     }

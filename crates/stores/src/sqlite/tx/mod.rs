@@ -170,7 +170,7 @@ fn begin_with(
     let (store_id, found) = reader::describe(conn).map_err(|fault| tell(conn, &fault))?;
     if found.is_behind(seen(store_id, found)) {
         let text = "the database was restored from an older state, or is not the one that was used here before; \
-                    reconcile, then acknowledge the restore";
+                    reconcile, then acknowledge the restore (semel store acknowledge --by NAME)";
         return Err(Error::new(Kind::WentBack, text));
     }
     let begun = run_or_tell(conn, call, found, clock.now()).map_err(|fault| tell(conn, &fault))?;
