@@ -56,6 +56,14 @@ struct Behind {
     why: &'static str,
 }
 
+impl Rest {
+    /// Whether nobody has found or accepted another store or epoch since.
+    fn is_what_was(&self, seen: Seen) -> bool {
+        (self.store_id, self.epoch) == (seen.store_id, seen.mark.epoch)
+            || semel_core::mutant::on("past-state-judged")
+    }
+}
+
 impl Horizon {
     /// Starts from what a witness remembers.
     pub(crate) fn new(engine: &'static str, seen: Seen) -> Self {
@@ -70,37 +78,37 @@ impl Horizon {
         Seen { store_id: rest.store_id, mark: Mark { epoch: rest.epoch, token } }
     }
 
-    pub(crate) fn token(&self) -> Token {
-        Token(self.token.load(Ordering::SeqCst))
-    }
-
-    /// A token was drawn, and `before` was the highest seen when it was asked for. A lower one means
-    /// that the counter was set back under our feet: the store is closed, and this says `false`.
+    /// A token was drawn, and `before` was seen when it was asked for. One that is not above those seen
+    /// then means that the counter was set back under our feet: the store is closed, and this says `false`.
     #[must_use]
-    pub(crate) fn note(&self, fresh: Token, before: Token) -> bool {
+    pub(crate) fn note(&self, fresh: Token, before: Seen) -> bool {
         self.token.fetch_max(fresh.0, Ordering::SeqCst);
-        let fine = fresh > before || semel_core::mutant::on("pg-token-not-watched");
+        let fine = fresh > before.mark.token || semel_core::mutant::on("pg-token-not-watched");
         if !fine {
-            self.fall_behind("it gave a token below one it gave before");
+            self.fall_behind(before, "it gave a token below one it gave before");
         }
         fine
     }
 
-    /// A record holds a token the counter has not reached.
-    pub(crate) fn note_ahead(&self, held: Token) {
+    /// A record holds a token the counter had not reached. `before` was seen when it was asked for.
+    pub(crate) fn note_ahead(&self, held: Token, before: Seen) {
         self.token.fetch_max(held.0, Ordering::SeqCst);
-        self.fall_behind("a record has a token the store has not come to");
+        self.fall_behind(before, "a record has a token the store has not come to");
     }
 
-    fn fall_behind(&self, why: &'static str) {
+    fn fall_behind(&self, before: Seen, why: &'static str) {
         let from = self.seen().mark;
         let mut rest = self.rest();
-        rest.behind = Some(Behind { from, why });
-        self.is_behind.store(true, Ordering::SeqCst);
+        if rest.is_what_was(before) {
+            rest.behind = Some(Behind { from, why });
+            self.is_behind.store(true, Ordering::SeqCst);
+        }
     }
 
-    /// Compares what is found now with what was seen before.
-    pub(crate) fn judge(&self, seen: Seen, found: &Found) {
+    /// Compares what is found now with what was seen before. `false`: meanwhile somebody found or accepted
+    /// another state, so this says nothing; look again.
+    #[must_use]
+    pub(crate) fn judge(&self, seen: Seen, found: &Found) -> bool {
         let moved = matches!((&found.home, &found.here), (Some(home), Some(here)) if home != here);
         let why = if seen.store_id.is_some_and(|id| id != found.store_id) {
             Some("another store is there now")
@@ -112,11 +120,14 @@ impl Horizon {
             None
         };
         let mut rest = self.rest();
+        if !rest.is_what_was(seen) {
+            return false;
+        }
         if why.is_none() && rest.behind.as_ref().is_some_and(|behind| found.mark.epoch <= behind.from.epoch) {
             // Others, who had not seen as much, went on until the numbers fit again. What was
             // forgotten stays forgotten: only an operator's new epoch opens the store.
             rest.looked = Some(Instant::now());
-            return;
+            return true;
         }
         if why.is_none() {
             self.token.fetch_max(found.mark.token.0, Ordering::SeqCst);
@@ -128,6 +139,7 @@ impl Horizon {
             rest.epoch = rest.epoch.max(found.mark.epoch);
         }
         self.is_behind.store(why.is_some(), Ordering::SeqCst);
+        true
     }
 
     /// An operator accepted the store as it is.
@@ -150,15 +162,20 @@ impl Horizon {
         if !self.is_behind.load(Ordering::SeqCst) {
             return Ok(());
         }
+        Err(self.refusal())
+    }
+
+    /// What is said while the store is behind, and to a write that met it so, also if it was accepted since.
+    pub(crate) fn refusal(&self) -> Error {
         let why = self.rest().behind.as_ref().map_or("it went back", |behind| behind.why);
-        Err(Error::new(
+        Error::new(
             Kind::WentBack,
             format!(
                 "the {} store was restored from an older state: {why}. Nothing runs until an operator has \
                  compared it with what happened since, and acknowledges the restore (semel store acknowledge --by NAME)",
                 self.engine
             ),
-        ))
+        )
     }
 
     /// Whether it is time to look whether somebody acknowledged elsewhere.
@@ -189,28 +206,28 @@ mod tests {
     fn a_store_is_behind_only_if_it_lost_something_or_moved() {
         // G-13
         let horizon = Horizon::new("test", Seen::default());
-        horizon.judge(horizon.seen(), &found(1, 10));
+        assert!(horizon.judge(horizon.seen(), &found(1, 10)));
         horizon.check().unwrap();
-        assert!(horizon.note(Token(12), Token(10)));
-        horizon.judge(horizon.seen(), &found(1, 12));
+        assert!(horizon.note(Token(12), horizon.seen()));
+        assert!(horizon.judge(horizon.seen(), &found(1, 12)));
         horizon.check().unwrap();
-        horizon.judge(horizon.seen(), &found(1, 11));
+        assert!(horizon.judge(horizon.seen(), &found(1, 11)));
         assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
         assert_eq!(horizon.behind(), Some(Mark { epoch: 1, token: Token(12) }));
-        horizon.judge(horizon.seen(), &found(2, 5));
+        assert!(horizon.judge(horizon.seen(), &found(2, 5)));
         horizon.check().unwrap();
 
         let moved = Found { here: Some("b/1".into()), ..found(2, 20) };
-        horizon.judge(horizon.seen(), &moved);
+        assert!(horizon.judge(horizon.seen(), &moved));
         assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
         let other = Found { store_id: [2; 16], ..found(9, 99) };
-        horizon.judge(horizon.seen(), &other);
+        assert!(horizon.judge(horizon.seen(), &other));
         assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
         horizon.accept([2; 16], other.mark);
-        horizon.judge(horizon.seen(), &other);
+        assert!(horizon.judge(horizon.seen(), &other));
         horizon.check().unwrap();
         let untold = Found { here: None, ..other };
-        horizon.judge(horizon.seen(), &untold);
+        assert!(horizon.judge(horizon.seen(), &untold));
         horizon.check().unwrap();
     }
 
@@ -218,11 +235,29 @@ mod tests {
     fn a_token_that_is_not_above_all_seen_before_closes_the_store() {
         // G-13
         let horizon = Horizon::new("test", Seen::default());
-        horizon.judge(horizon.seen(), &found(1, 10));
-        let before = horizon.token();
+        assert!(horizon.judge(horizon.seen(), &found(1, 10)));
+        let before = horizon.seen();
         assert!(horizon.note(Token(12), before));
         assert!(horizon.note(Token(11), before));
-        assert!(!horizon.note(Token(3), horizon.token()));
+        assert!(!horizon.note(Token(3), horizon.seen()));
         assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
+    }
+
+    #[test]
+    fn what_was_looked_at_before_an_acknowledgement_does_not_close_the_store_after_it() {
+        // G-13
+        let horizon = Horizon::new("test", Seen { store_id: Some([9; 16]), mark: Mark::default() });
+        let (before, restored) = (horizon.seen(), found(1, 10));
+        assert!(horizon.judge(before, &restored));
+        assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);
+        let accepted = restored.mark.acknowledged(before.mark);
+        horizon.accept(restored.store_id, accepted);
+        assert!(!horizon.judge(before, &restored), "it has to be looked at again");
+        horizon.check().unwrap();
+        assert!(!horizon.note(Token(0), before), "nor is what was drawn then believed");
+        horizon.note_ahead(Token(7), before);
+        horizon.check().unwrap();
+        assert!(horizon.judge(horizon.seen(), &Found { mark: accepted, ..restored }));
+        horizon.check().unwrap();
     }
 }

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use semel_core::Token;
 use semel_core::error::Error;
 use tokio::sync::watch;
 
@@ -12,6 +11,7 @@ use super::connect::Live;
 use super::fault::{Again, Fault};
 use super::flight::{self, Landed};
 use crate::gather::{Batch, Queue, Reply, gather};
+use crate::horizon::Seen;
 
 /// How often a batch that lost a deadlock or its connection is sent.
 pub(super) const FLIGHTS_MAX: u32 = 3;
@@ -51,7 +51,7 @@ async fn serve(shared: &Shared, live: &mut Option<Live>, batch: Batch) {
             Ok(fit) => fit,
             Err(error) => return batch.fail(|| Error::new(error.kind(), error.to_string())),
         };
-        let before = shared.horizon.token();
+        let before = shared.horizon.seen();
         let fault = match flight::fly(shared, fit, &batch).await {
             Ok(landed) => {
                 if answer(shared, fit, batch, landed, before).await.is_err() {
@@ -83,7 +83,7 @@ async fn answer(
     live: &mut Live,
     batch: Batch,
     mut landed: Landed,
-    before: Token,
+    before: Seen,
 ) -> Result<(), Fault> {
     let met = match landed.unmet(&batch) {
         ids if ids.is_empty() => Ok(()),
@@ -95,9 +95,9 @@ async fn answer(
     let noted: Vec<bool> = drawn.map(|token| shared.horizon.note(token, before)).collect();
     let fine = noted.into_iter().all(|fine| fine);
     for waiting in batch.claims {
-        let reply = match shared.horizon.check() {
-            Err(error) if !fine && landed.has_granted(&waiting.call) => Reply::Failed(error.maybe_applied()),
-            _ => landed.claim(&shared.horizon, &waiting.call),
+        let reply = match fine || !landed.has_granted(&waiting.call) {
+            true => landed.claim(&shared.horizon, before, &waiting.call),
+            false => Reply::Failed(shared.horizon.refusal().maybe_applied()),
         };
         let _ = waiting.reply.send(reply);
     }

@@ -269,15 +269,18 @@ impl Connector {
 
     /// Looks which store is there, how far it has come, and whether it takes writes.
     pub(super) async fn examine(&self, live: &mut Live) -> Result<Found, Fault> {
-        let seen = self.horizon.seen();
-        let server = self.server(live).await?;
-        let rows = live.within(self.call_timeout).say(sql::EXAMINE).await?;
-        let row = rows.first().ok_or_else(|| {
-            Error::new(Kind::Schema, "the table semel_meta is empty; restore it from a backup")
-        })?;
-        let found = found(row, &server)?;
-        self.horizon.judge(seen, &found);
-        Ok(found)
+        loop {
+            let seen = self.horizon.seen();
+            let server = self.server(live).await?;
+            let rows = live.within(self.call_timeout).say(sql::EXAMINE).await?;
+            let row = rows.first().ok_or_else(|| {
+                Error::new(Kind::Schema, "the table semel_meta is empty; restore it from a backup")
+            })?;
+            let found = found(row, &server)?;
+            if self.horizon.judge(seen, &found) {
+                return Ok(found);
+            }
+        }
     }
 
     pub(super) fn place(&self) -> &str {

@@ -14,7 +14,7 @@ use super::connect::{Crashes, Live};
 use super::fault::Fault;
 use super::{Shared, row, sql, step};
 use crate::gather::{Batch, Reply};
-use crate::horizon::Horizon;
+use crate::horizon::{Horizon, Seen};
 
 const CLAIMING: (&str, &str) = ("my-before-claim-commit", "my-after-claim-commit");
 const COMPLETING: (&str, &str) = ("my-before-complete-commit", "my-after-complete-commit");
@@ -161,7 +161,7 @@ impl Landed {
 
     /// The reply to one claim. Of several for one operation the first was sent; the others meet what
     /// it left behind, as if they had come right after it.
-    pub(super) fn claim(&mut self, horizon: &Horizon, request: &Request) -> Reply<Claim> {
+    pub(super) fn claim(&mut self, horizon: &Horizon, before: Seen, request: &Request) -> Reply<Claim> {
         let Some(found) = self.claims.get_mut(&request.operation.id()) else { return Reply::AskAlone };
         if let Met::Row(row) = &found.met {
             match row::rest(row, request.operation.clone()) {
@@ -175,7 +175,7 @@ impl Landed {
         };
         let step = request.decide(Some(record), found.moment);
         if let Claim::WentBack { held } = &step.answer {
-            horizon.note_ahead(*held);
+            horizon.note_ahead(*held, before);
         }
         match step.put {
             None => Reply::Answer(step.answer),

@@ -32,7 +32,7 @@ pub(super) async fn step<V: Verb>(shared: &Shared, verb: &V) -> Result<V::Answer
 }
 
 async fn attempt<V: Verb>(shared: &Shared, live: &mut Live, verb: &V) -> Result<Tried<V::Answer>, Fault> {
-    let seen = shared.horizon.token();
+    let seen = shared.horizon.seen();
     live.begin().await?;
     let locked = live.ask(&sql::lock(), vec![row::key(verb.operation())]).await?.rows;
     // Asked for with the row in hand: a token drawn, or a time read, while waiting for it could be older

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use semel_core::Token;
 use semel_core::error::Error;
 use tokio::sync::watch;
 
@@ -12,6 +11,7 @@ use super::connect::Live;
 use super::fault::Fault;
 use super::flight::{self, Landed};
 use crate::gather::{Batch, Queue, Reply, gather};
+use crate::horizon::Seen;
 
 /// Serves the queue until nobody can put anything into it, or the store ends.
 pub(super) async fn lane(
@@ -51,7 +51,7 @@ async fn connected<'a>(shared: &Shared, live: &'a mut Option<Live>) -> Result<&'
 
 async fn fly(shared: &Shared, live: &Live, batch: Batch) -> Result<(), Fault> {
     shared.counts.add(&batch);
-    let before = shared.horizon.token();
+    let before = shared.horizon.seen();
     match flight::fly(shared, live, &batch).await {
         Ok(landed) => answer(shared, live, batch, landed, before).await,
         Err(fault) => {
@@ -70,7 +70,7 @@ async fn answer(
     live: &Live,
     batch: Batch,
     mut landed: Landed,
-    before: Token,
+    before: Seen,
 ) -> Result<(), Fault> {
     // Both are noted, also when the first is not fine.
     let drawn = [landed.lowest_token, landed.highest_token].into_iter().flatten();
@@ -79,9 +79,9 @@ async fn answer(
     let (granted, lost): (Vec<_>, Vec<_>) =
         batch.claims.into_iter().partition(|waiting| landed.has_granted(waiting.call.operation.id()));
     for waiting in granted {
-        let reply = match shared.horizon.check() {
-            Err(error) if !fine => Reply::Failed(error.maybe_applied()),
-            _ => landed.claim(&shared.horizon, &waiting.call),
+        let reply = match fine {
+            true => landed.claim(&shared.horizon, before, &waiting.call),
+            false => Reply::Failed(shared.horizon.refusal().maybe_applied()),
         };
         let _ = waiting.reply.send(reply);
     }
@@ -95,7 +95,7 @@ async fn answer(
     let met = flight::meet(shared, live, &mut landed, &ids).await;
     for waiting in lost {
         // What was not met, for whatever reason, asks alone: nothing was done for it.
-        let _ = waiting.reply.send(landed.claim(&shared.horizon, &waiting.call));
+        let _ = waiting.reply.send(landed.claim(&shared.horizon, before, &waiting.call));
     }
     met
 }

@@ -177,15 +177,19 @@ impl Connector {
 
     /// Looks which store is there, how far it has come, and whether it takes writes.
     pub(super) async fn examine(&self, live: &Live) -> Result<Found, Error> {
-        let seen = self.horizon.seen();
-        let rows = live.query(self.call_timeout, sql::EXAMINE, &[]).await.map_err(|fault| fault.error())?;
-        let row = rows.first().ok_or_else(|| {
-            Error::new(Kind::Schema, "the table semel_meta is empty; restore it from a backup")
-        })?;
-        refuse_replica(row, &self.place)?;
-        let found = Found { here: live.here(self.call_timeout).await?, ..found(row)? };
-        self.horizon.judge(seen, &found);
-        Ok(found)
+        loop {
+            let seen = self.horizon.seen();
+            let rows =
+                live.query(self.call_timeout, sql::EXAMINE, &[]).await.map_err(|fault| fault.error())?;
+            let row = rows.first().ok_or_else(|| {
+                Error::new(Kind::Schema, "the table semel_meta is empty; restore it from a backup")
+            })?;
+            refuse_replica(row, &self.place)?;
+            let found = Found { here: live.here(self.call_timeout).await?, ..found(row)? };
+            if self.horizon.judge(seen, &found) {
+                return Ok(found);
+            }
+        }
     }
 
     pub(super) fn place(&self) -> &str {

@@ -39,8 +39,7 @@ impl Fault {
 
     /// A write went through, and showed that the store cannot be believed.
     pub(super) fn went_back(horizon: &Horizon) -> Self {
-        let fault = horizon.check().err().map_or_else(|| Self::timed_out(true), Self::from);
-        Self { maybe_applied: true, ..fault }
+        Self { maybe_applied: true, ..Self::from(horizon.refusal()) }
     }
 
     /// A statement failed, and no COMMIT was on its way.

@@ -17,7 +17,7 @@ use super::fault::Fault;
 use super::pipeline::{End, Statement};
 use super::{Shared, row, sql};
 use crate::gather::{Batch, Reply};
-use crate::horizon::Horizon;
+use crate::horizon::{Horizon, Seen};
 
 /// What came back.
 pub(super) struct Landed {
@@ -123,7 +123,7 @@ impl Landed {
 
     /// The reply to one claim. Of several for one operation the first was sent; the others meet what
     /// it left behind, as if they had come right after it.
-    pub(super) fn claim(&mut self, horizon: &Horizon, request: &Request) -> Reply<Claim> {
+    pub(super) fn claim(&mut self, horizon: &Horizon, before: Seen, request: &Request) -> Reply<Claim> {
         let Some(found) = self.claims.get_mut(&request.operation.id()) else { return Reply::AskAlone };
         if let Met::Row(row) = &found.met {
             match row::rest(row, 3, request.operation.clone()) {
@@ -133,7 +133,7 @@ impl Landed {
         }
         let step = request.decide(found.record(), found.moment());
         if let Claim::WentBack { held } = &step.answer {
-            horizon.note_ahead(*held);
+            horizon.note_ahead(*held, before);
         }
         match (&found.met, step.put) {
             (_, None) => Reply::Answer(step.answer),

@@ -56,7 +56,7 @@ async fn attempt<V: Verb>(
     link: &mut Link<'_>,
     verb: &V,
 ) -> Result<Option<V::Answer>, Fault> {
-    let seen = shared.horizon.token();
+    let seen = shared.horizon.seen();
     let (current, moment) = fetch(shared, link, verb).await?;
     let step = verb.decide(current.as_ref(), moment);
     let Some(put) = step.put else {
