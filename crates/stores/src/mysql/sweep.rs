@@ -76,9 +76,8 @@ pub(super) async fn sweep(shared: &Shared, limit: u32, unknown_kept: Duration) -
             continue;
         }
         shared.sweep_from.0.store(chunk.last.unwrap_or(i64::MIN), Ordering::SeqCst);
-        if left > 0 {
-            sleep(began.elapsed().min(REST_MAX)).await;
-        }
+        // Also after the last: who asked for so many asks again at once.
+        sleep(began.elapsed().min(REST_MAX)).await;
     }
     trim(shared).await?;
     total.more = limit > 0;
