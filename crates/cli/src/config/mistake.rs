@@ -29,6 +29,18 @@ impl fmt::Display for Place {
     }
 }
 
+impl Place {
+    /// The sentence without the setting's name, where the place has said it already.
+    fn without_own_name<'a>(&self, sentence: &'a str) -> &'a str {
+        let name = match self {
+            Self::Flag(flag) => flag.trim_start_matches("--").replace('-', "_"),
+            Self::Variable(variable) => variable.trim_start_matches("SEMEL_").to_ascii_lowercase(),
+            Self::File { .. } | Self::Default => return sentence,
+        };
+        sentence.strip_prefix(&name).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(sentence)
+    }
+}
+
 /// A value as it was written.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Written {
@@ -54,7 +66,7 @@ impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             Place::Default => f.write_str(&self.sentence),
-            _ => write!(f, "{}: {}", self.place, self.sentence),
+            _ => write!(f, "{}: {}", self.place, self.place.without_own_name(&self.sentence)),
         }
     }
 }

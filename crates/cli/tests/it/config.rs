@@ -73,7 +73,7 @@ fn all_mistakes_come_at_once_with_their_lines_and_code_two() {
         format!("{path}:2:10: listen: `here` is not an IP address"),
         format!("{path}:3:1: there is no setting `stroe` here; did you mean `store`?"),
         format!("{path}:5:1: The TTL (3600s) must exceed the retry window"),
-        "SEMEL_LEASE: lease: `soon` is not a duration".to_owned(),
+        "SEMEL_LEASE: `soon` is not a duration".to_owned(),
         "upstream: there is none".to_owned(),
     ] {
         assert!(said.lines().any(|line| line.starts_with(&expected)), "{expected} is missing in:\n{said}");
