@@ -170,8 +170,7 @@ impl Inner {
                 Err(error) => {
                     let now = self.runtime.elapsed();
                     let spent = now - *trouble.get_or_insert(asking.sent);
-                    let again = error.is_retryable() || error.outcome_is_unknown();
-                    if !again || spent >= settings.store_patience {
+                    if !is_away(&error) || spent >= settings.store_patience {
                         return self.outage(call, &error);
                     }
                     self.runtime.sleep(backoff.next_pause()).await;
@@ -300,8 +299,7 @@ impl Inner {
     /// The store did not answer in time, or must not be believed.
     pub(crate) fn outage(&self, call: &Call, error: &Error) -> Result<Admission, Refusal> {
         let open = call.policy.settings().outage == Outage::Open || mutant::on("outage-runs");
-        // A store that answered, and must not be believed or cannot be read, is no outage.
-        if open && (error.is_retryable() || error.outcome_is_unknown()) {
+        if open && is_away(error) {
             Tally::count(&self.tally.unprotected);
             tracing::warn!(operation = %call.operation, %error, "the store is away; running unprotected as declared");
             return Ok(Admission::Unprotected);
@@ -333,6 +331,13 @@ impl Inner {
             self.waiters.wake(request.operation.id());
         }
     }
+}
+
+/// Whether the store may answer otherwise in a moment. One that answered, and must not be believed or cannot be
+/// read, is no outage; and what it granted while it had gone back may not be had by asking once more.
+fn is_away(error: &Error) -> bool {
+    let believed = error.kind() != Kind::WentBack || mutant::on("gone-back-is-away");
+    believed && (error.is_retryable() || error.outcome_is_unknown())
 }
 
 fn no_answer(patience: Duration) -> Error {

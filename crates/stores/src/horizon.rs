@@ -85,22 +85,21 @@ impl Horizon {
         self.token.fetch_max(fresh.0, Ordering::SeqCst);
         let fine = fresh > before.mark.token || semel_core::mutant::on("pg-token-not-watched");
         if !fine {
-            self.fall_behind(before, "it gave a token below one it gave before");
+            self.fall_behind(before, fresh, "it gave a token below one it gave before");
         }
         fine
     }
 
     /// A record holds a token the counter had not reached. `before` was seen when it was asked for.
     pub(crate) fn note_ahead(&self, held: Token, before: Seen) {
-        self.token.fetch_max(held.0, Ordering::SeqCst);
-        self.fall_behind(before, "a record has a token the store has not come to");
+        self.fall_behind(before, held, "a record has a token the store has not come to");
     }
 
-    fn fall_behind(&self, before: Seen, why: &'static str) {
-        let from = self.seen().mark;
+    fn fall_behind(&self, before: Seen, met: Token, why: &'static str) {
         let mut rest = self.rest();
         if rest.is_what_was(before) {
-            rest.behind = Some(Behind { from, why });
+            let token = Token(self.token.fetch_max(met.0, Ordering::SeqCst)).max(met);
+            rest.behind = Some(Behind { from: Mark { epoch: rest.epoch, token }, why });
             self.is_behind.store(true, Ordering::SeqCst);
         }
     }
@@ -145,6 +144,10 @@ impl Horizon {
     /// An operator accepted the store as it is.
     pub(crate) fn accept(&self, store_id: [u8; 16], mark: Mark) {
         let mut rest = self.rest();
+        if rest.store_id == Some(store_id) && rest.epoch > mark.epoch {
+            // Accepted once more since, and seen here already.
+            return;
+        }
         rest.store_id = Some(store_id);
         rest.epoch = mark.epoch;
         rest.behind = None;
@@ -255,8 +258,11 @@ mod tests {
         assert!(!horizon.judge(before, &restored), "it has to be looked at again");
         horizon.check().unwrap();
         assert!(!horizon.note(Token(0), before), "nor is what was drawn then believed");
-        horizon.note_ahead(Token(7), before);
+        horizon.note_ahead(Token(u64::MAX), before);
         horizon.check().unwrap();
+        assert_eq!(horizon.seen().mark, accepted);
+        horizon.accept(restored.store_id, Mark { epoch: accepted.epoch - 1, token: Token(3) });
+        assert_eq!(horizon.seen().mark, accepted, "an older word that comes late changes nothing");
         assert!(horizon.judge(horizon.seen(), &Found { mark: accepted, ..restored }));
         horizon.check().unwrap();
     }

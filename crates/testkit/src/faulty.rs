@@ -24,6 +24,8 @@ pub enum Fault {
     Refuse,
     /// Applied, and the answer is lost.
     LoseAnswer,
+    /// Applied, and by that it was seen that the store had gone back.
+    WentBack,
     /// Not applied, and the caller cannot know.
     LoseCall,
     /// Passed on after a while.
@@ -146,6 +148,11 @@ impl FaultyStore {
             Fault::LoseAnswer => {
                 let _applied = call().await?;
                 Err(away("the answer is lost").maybe_applied())
+            }
+            Fault::WentBack => {
+                let _applied = call().await?;
+                Err(Error::new(Kind::WentBack, format!("{verb:?}: the store went back, as planned"))
+                    .maybe_applied())
             }
             Fault::LoseCall => Err(away("the call is lost").maybe_applied()),
             Fault::Delay(wait) => {

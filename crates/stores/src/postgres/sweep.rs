@@ -26,7 +26,7 @@ use super::{Shared, sql};
 const DAMAGED_LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
 /// Most records looked at in one transaction. Few: on two cores a claim waits for most of one chunk.
-const CHUNK: u32 = 64;
+const CHUNK: u32 = 128;
 /// The longest rest between two chunks.
 const REST_MAX: Duration = Duration::from_millis(50);
 

@@ -108,6 +108,7 @@ macro_rules! execution_cases {
                 a_claim_nobody_waits_for_is_withdrawn_when_the_store_answers "G-18",
                 an_outcome_that_cannot_be_stored_is_not_reported_and_stored_later "G-17",
                 a_restored_store_runs_nothing_even_where_outages_are_open "G-13" "G-18",
+                what_a_store_granted_that_had_gone_back_is_given_back "G-13" "G-18",
                 a_superseded_attempt_hears_the_outcome_that_counts "G-9",
                 a_call_dropped_at_any_point_leaves_nothing_stuck_and_nothing_undone "G-17" "G-18",
                 a_caller_that_goes_away_does_not_stop_the_work "G-17",

@@ -187,6 +187,20 @@ pub(super) async fn a_restored_store_runs_nothing_even_where_outages_are_open(ri
     assert_eq!(origin(&heard), Origin::Replayed);
 }
 
+// G-13, G-18: also if an operator accepts the store in the same moment.
+pub(super) async fn what_a_store_granted_that_had_gone_back_is_given_back(rig: Arc<dyn Rig>) {
+    let policies = [policy(brisk()), policy(brisk().outage(Outage::Open).natural_effect())];
+    for (at, policy) in policies.into_iter().enumerate() {
+        let till = Till::scripted(rig.clone(), Verb::Claim, &[Fault::WentBack]);
+        let key = format!("{KEY}-{at}");
+        let heard = till.charge(&key, &policy).await;
+        assert!(matches!(heard, Err(Refusal::StoreUnavailable { .. })), "{heard:?}");
+        till.settle_down().await;
+        assert_eq!((till.effects(), till.once.tally().withdrawn()), (0, 1));
+        assert_eq!(origin(&till.charge(&key, &policy).await), Origin::Fresh);
+    }
+}
+
 // G-9
 pub(super) async fn a_superseded_attempt_hears_the_outcome_that_counts(rig: Arc<dyn Rig>) {
     let till = Till::new(rig);
