@@ -1,10 +1,18 @@
 //! What a reader that lost its place may still do: nothing.
 
-use semel::inbox::Received::{Duplicate, New, Stale};
-use semel::inbox::{Applied, Arrival, Aside, Fence, Offset};
-use semel::outbox::{Lane, Term};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use crate::world::{World, arrival};
+use semel::consumer::{Delivery, Options, Position, Receipt, Source};
+use semel::inbox::Received::{Duplicate, New, Stale};
+use semel::inbox::{Applied, Apply, Arrival, Aside, Assignment, Batch, Fence, Horizon, Offset};
+use semel::message::Header;
+use semel::outbox::{Lane, Term};
+use semel::store::Pending;
+
+use crate::nats::{Running, options};
+use crate::world::{World, arrival, until};
 
 crate::on_every_database!(
     a_zombie_with_an_old_generation_commits_nothing,
@@ -14,6 +22,7 @@ crate::on_every_database!(
     a_zombie_relay_in_between_leaves_each_message_applied_once_and_in_order,
     the_rightful_copy_of_a_stale_message_is_applied,
     stores_that_publish_under_one_key_do_not_shut_each_other_out,
+    a_partition_lost_in_the_middle_of_a_batch_takes_no_messages_of_others_with_it,
 );
 
 fn offset(generation: u64, first: i64, next: i64) -> Vec<Offset> {
@@ -122,4 +131,114 @@ async fn stores_that_publish_under_one_key_do_not_shut_each_other_out(world: Wor
         "its own are compared"
     );
     assert_eq!(world.effects().await, ["1", "2", "3", "4"]);
+}
+
+/// Partitions of a topic, read as Kafka is: what was handed out comes again only if its partition is taken again.
+struct Log {
+    world: World,
+    /// What lies in each, and from where it is read on.
+    partitions: Vec<(Vec<Arrival>, Assignment)>,
+}
+
+impl Log {
+    async fn take(&mut self, partition: usize) {
+        let given = self.world.inbox.assign("g", "orders", partition as i32).await.unwrap();
+        self.partitions[partition].1 = given;
+    }
+
+    fn read(&mut self, limit: usize) -> Vec<Delivery> {
+        let mut read = Vec::new();
+        for (partition, (messages, at)) in self.partitions.iter_mut().enumerate() {
+            while let Some(arrival) = messages.get(at.next.unwrap_or(0) as usize)
+                && read.len() < limit
+            {
+                let offset = at.next.unwrap_or(0);
+                let (topic, generation) = ("orders".to_owned(), at.generation);
+                let position = Some(Position { topic, partition: partition as i32, generation, offset });
+                let mut message = arrival.message.clone();
+                message.headers.push(Header { name: "semel-id".into(), value: arrival.id.to_string() });
+                read.push(Delivery { receipt: Receipt(0), message, position });
+                at.next = Some(offset + 1);
+            }
+        }
+        read
+    }
+}
+
+impl Source for Log {
+    fn horizon(&mut self) -> Pending<'_, Horizon> {
+        Box::pin(async { Ok(Horizon::Within(Duration::from_secs(60))) })
+    }
+
+    fn next(&mut self, limit: usize, _wait: Duration) -> Pending<'_, Vec<Delivery>> {
+        Box::pin(async move {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            Ok(self.read(limit))
+        })
+    }
+
+    fn extend_every(&self) -> Option<Duration> {
+        None
+    }
+
+    fn extend<'a>(&'a mut self, _: &'a [Receipt]) -> Pending<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn ack<'a>(&'a mut self, _: &'a [Receipt]) -> Pending<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn nack<'a>(&'a mut self, _: &'a [Receipt], _: Duration) -> Pending<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn fenced<'a>(&'a mut self, offsets: &'a [Offset]) -> Pending<'a, ()> {
+        Box::pin(async move {
+            for offset in offsets {
+                self.take(offset.partition as usize).await;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// After its first batch, somebody else is given the first partition.
+struct Rebalanced {
+    world: World,
+    done: AtomicBool,
+}
+
+impl Apply for Rebalanced {
+    fn apply<'a>(&'a self, batch: &'a Batch) -> Pending<'a, Applied> {
+        Box::pin(async move {
+            let applied = self.world.apply.apply(batch).await?;
+            if !self.done.swap(true, Ordering::SeqCst) {
+                assert!(matches!(applied, Applied::Failed { .. }), "it is divided: {applied:?}");
+                self.world.inbox.assign("g", "orders", 0).await?;
+            }
+            Ok(applied)
+        })
+    }
+}
+
+async fn a_partition_lost_in_the_middle_of_a_batch_takes_no_messages_of_others_with_it(world: World) {
+    // G-45, G-47
+    let first = vec![arrival("a", None, "a"), arrival("b", None, "poison")];
+    let second = ["c", "d", "e"].map(|id| arrival(id, None, id)).to_vec();
+    let nothing = || Assignment { generation: 0, next: None };
+    let partitions = vec![(first, nothing()), (second, nothing())];
+    let mut log = Log { world: world.clone(), partitions };
+    log.take(0).await;
+    log.take(1).await;
+    let rebalanced = Arc::new(Rebalanced { world: world.clone(), done: AtomicBool::new(false) });
+    let consumer = Running::with(log, &world, rebalanced, Options { batch_max: 4, ..options() });
+    until("the last of the second partition is applied", async || {
+        world.effects().await.contains(&"e".to_owned())
+    })
+    .await;
+    consumer.stop().await;
+    let mut effects = world.effects().await;
+    effects.sort();
+    assert_eq!(effects, ["a", "c", "d", "e"]);
 }

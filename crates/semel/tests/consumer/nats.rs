@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_nats::jetstream;
-use semel::consumer::{Consumer, Options, Source as _, Tally};
+use semel::consumer::{Consumer, Options, Source, Tally};
 use semel::error::Kind;
 use semel::inbox::{Applied, Apply, Aside, Batch, Retention};
 use semel::runtime::Tokio;
@@ -110,7 +110,12 @@ impl Running {
         Self::with(source, world, apply, options)
     }
 
-    pub(crate) fn with(source: Nats, world: &World, apply: Arc<dyn Apply>, options: Options) -> Self {
+    pub(crate) fn with(
+        source: impl Source + 'static,
+        world: &World,
+        apply: Arc<dyn Apply>,
+        options: Options,
+    ) -> Self {
         let runtime = Arc::new(Tokio::new());
         let mut consumer = Consumer::new(source, apply, world.inbox.clone(), runtime, options);
         let (tally, (stop, stopped)) = (consumer.tally(), oneshot::channel::<()>());

@@ -38,7 +38,7 @@ pub(super) struct Settled {
     pub(super) settled: Vec<Receipt>,
     /// To give back.
     pub(super) open: Vec<Receipt>,
-    /// Positions the database refused.
+    /// Positions to read again, because the database refused one of them.
     pub(super) fenced: Vec<Offset>,
 }
 
@@ -64,9 +64,14 @@ impl Engine {
                         waiting.push_front(range.start + part.start..range.start + part.end);
                     }
                 }
-                Step::Fenced(offsets) => {
+                Step::Fenced(refused) => {
                     Tally::add(&self.tally.fenced);
-                    done.fenced = offsets;
+                    // All that is not settled must be read again, also of partitions nobody refused: their next
+                    // messages would pass over it.
+                    done.fenced = match semel_core::mutant::on("fence-drops-the-rest") {
+                        true => refused,
+                        false => offsets(&items[range.start..]),
+                    };
                     done.open.extend(receipts(range.start..items.len()));
                     return Ok(done);
                 }

@@ -59,8 +59,8 @@ pub trait Source: Send {
     /// Gives these back, to be delivered again after `delay`.
     fn nack<'a>(&'a mut self, receipts: &'a [Receipt], delay: Duration) -> Pending<'a, ()>;
 
-    /// The database refused these positions: somebody else was given a partition. Whatever was read of it
-    /// must be forgotten, and read again if it is still, or again, the caller's.
+    /// The database refused one of these positions: somebody else was given a partition. Whatever was read of
+    /// all of them must be forgotten, and read again if it is still, or again, the caller's.
     fn fenced<'a>(&'a mut self, offsets: &'a [Offset]) -> Pending<'a, ()>;
 
     /// Gives back everything that was read and not settled, because nobody will ask for more. Not necessary:
