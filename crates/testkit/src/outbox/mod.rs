@@ -99,6 +99,7 @@ macro_rules! outbox_cases {
                 a_backlog_is_read_to_its_end_through_restarts "G-40" "G-42",
                 while_writers_write_every_message_is_read_once_in_the_order_of_its_key "G-40" "G-41",
                 a_save_whose_answer_was_lost_is_repeated_without_harm "G-42",
+                a_renewal_whose_answer_was_lost_forgets_nothing "G-42",
             }
             lanes {
                 an_outbox_says_what_it_is "G-42",

@@ -392,6 +392,24 @@ pub(super) async fn a_save_whose_answer_was_lost_is_repeated_without_harm(rig: A
     assert_eq!(found, ["2", "4", "6", "8"], "each was set aside once");
 }
 
+// G-42: what was read stays read while nobody knows whether the lease was renewed.
+pub(super) async fn a_renewal_whose_answer_was_lost_forgets_nothing(rig: Arc<dyn Rig>) {
+    let post = Post(rig);
+    let (lane, keys) = post.one_lane(1).await;
+    let batch: Vec<Message> = (0..5).map(|n| message(&keys[0], &n.to_string())).collect();
+    post.write(&batch).await;
+    let mut cursor = post.take(lane).await;
+    assert_eq!(next(&mut cursor, 3).await.len(), 3);
+    if !post.0.lose_answer_of_next_save() {
+        return;
+    }
+    let lost = cursor.save(&[]).await;
+    assert!(lost.is_err_and(|error| error.outcome_is_unknown()), "the answer is lost");
+    assert_eq!(cursor.save(&[]).await.expect("the second is answered"), Saved::Kept);
+    assert_eq!(cursor.save(&sent(3)).await.expect("what was read can be settled"), Saved::Kept);
+    assert_eq!(ids_in_lane(&post, lane).await, ids_of(&batch[3..]));
+}
+
 async fn ids_in_lane(post: &Post, lane: Lane) -> Vec<MessageId> {
     let listed = post.outbox().list(None, 0, 1000).await.expect("a list is answered");
     listed.into_iter().filter(|(at, _)| *at == lane).map(|(_, entry)| entry.message.id).collect()

@@ -20,6 +20,7 @@ use async_nats::jetstream::message::PublishMessage;
 use async_nats::jetstream::{Error as ServerSaid, ErrorCode};
 use async_nats::{Client, ConnectErrorKind, ConnectOptions, Event, HeaderMap, HeaderName};
 use futures_util::TryStreamExt;
+use semel_core::mutant;
 use semel_core::outbox::{Facts, Lane, Term};
 
 use super::{About, Address, Answer, Batch, Dedup, Line, Opened, Parcel, Receipt, Sink, Trouble, in_order};
@@ -215,9 +216,12 @@ fn failed(reason: String) -> Receipt {
 }
 
 fn refusal(said: &ServerSaid) -> Receipt {
-    match said.error_code() {
-        ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM => Receipt::Refused(said.to_string()),
-        _ if (400..500).contains(&said.code()) => Receipt::Refused(said.to_string()),
+    match (said.error_code(), said.code()) {
+        // It says nothing of this message: later there is room for it, now for none.
+        (ErrorCode::ACCOUNT_RESOURCES_EXCEEDED, _) | (_, 429) if !mutant::on("nats-full-account-refused") => {
+            Receipt::Down(said.to_string())
+        }
+        (ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM, _) | (_, 400..=499) => Receipt::Refused(said.to_string()),
         _ => failed(said.to_string()),
     }
 }
@@ -381,5 +385,18 @@ mod tests {
         for (subject, prefix) in [("other.>", "shop"), ("shop", "shop"), ("shop.a", "shop.b")] {
             assert!(!may_meet(subject, prefix), "{subject} {prefix}");
         }
+    }
+
+    #[test]
+    fn a_full_account_is_no_fault_of_a_message() {
+        // G-44
+        let said = |code: u32, err_code: u32| {
+            let said = serde_json::json!({ "code": code, "err_code": err_code, "description": "no" });
+            refusal(&serde_json::from_value(said).unwrap())
+        };
+        assert!(matches!(said(400, 10002), Receipt::Down(_)), "the limits of an account");
+        assert!(matches!(said(429, 0), Receipt::Down(_)));
+        assert!(matches!(said(400, 10054), Receipt::Refused(_)), "larger than the stream takes");
+        assert!(matches!(said(503, 10077), Receipt::Failed { .. }), "the limits of a stream");
     }
 }

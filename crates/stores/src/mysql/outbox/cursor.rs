@@ -67,6 +67,11 @@ impl MysqlCursor {
         let saves = retried!(desk.cursors.tries_on_any(), live => writer.resolve(live))?;
         self.doubt = None;
         match saves {
+            // It only renewed the lease: what was read is still to be settled.
+            Some(saves) if count == 0 && !mutant::on("renewal-in-doubt-forgets") => {
+                self.writer.saves = saves;
+                Ok(0)
+            }
             Some(saves) if saves > writer.saves => {
                 self.forget(saves);
                 Ok(count)
