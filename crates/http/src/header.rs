@@ -95,9 +95,14 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 /// The method a request asks to be taken for, where that differs from the one it has. What is no
 /// method at all differs too.
 pub(crate) fn overriding<'a>(method: &http::Method, headers: &'a HeaderMap) -> Option<&'a [u8]> {
-    METHOD_OVERRIDES
+    // Many servers take `_` for `-`.
+    let is_override = |name: &HeaderName| match name.as_str().contains('_') {
+        true => METHOD_OVERRIDES.contains(&&*name.as_str().replace('_', "-")),
+        false => METHOD_OVERRIDES.contains(&name.as_str()),
+    };
+    headers
         .iter()
-        .flat_map(|name| headers.get_all(*name))
-        .map(|value| value.as_bytes().trim_ascii())
+        .filter(|(name, _)| is_override(name))
+        .map(|(_, value)| value.as_bytes().trim_ascii())
         .find(|value| !value.eq_ignore_ascii_case(method.as_str().as_bytes()))
 }

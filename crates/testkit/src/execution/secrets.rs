@@ -108,8 +108,12 @@ pub(super) async fn what_is_redacted_is_never_stored_and_the_replay_says_so(rig:
     let line = |name: &'static str, value: &'static str| Line { name: name.into(), value: value.into() };
     let whole = Outcome {
         status: 200,
-        headers: vec![line("Set-Cookie", "session=hush"), line("x-id", "9")],
-        trailers: vec![line("set-cookie", "late=hush")],
+        headers: vec![
+            line("Set-Cookie", "session=hush"),
+            line("x-id", "9"),
+            line("Content-Digest", "sha-256=:hush:"),
+        ],
+        trailers: vec![line("set-cookie", "late=hush"), line("repr-digest", "sha-256=:hush:")],
         body: Body::Kept(body.into()),
         redacted: false,
     };

@@ -84,20 +84,24 @@ async fn a_protected_request_is_never_sent_twice() {
 }
 
 #[tokio::test]
-async fn an_unprotected_post_is_not_sent_twice_either() {
-    let (stage, address) = Stage::open().await;
-    let proxy = proxy_to(address).await;
-    let service = tokio::spawn(async move {
-        hang_up_on_the_second(&stage).await;
-        let mut again = stage.next().await;
-        let head = again.head().await;
-        again.say(OK).await;
-        head
-    });
-    assert_eq!(proxy.ask(GET).await.status, 200);
-    assert_eq!(verdict(&proxy.ask(POST).await), (502, Some("unknown")));
-    assert_eq!(proxy.ask("GET /after HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
-    assert!(soon(service).await.unwrap().starts_with("GET /after "));
+async fn an_unprotected_request_for_an_effect_is_not_sent_twice_either() {
+    // G-21
+    for method in ["POST", "PUT", "DELETE", "PATCH"] {
+        let (stage, address) = Stage::open().await;
+        let proxy = proxy_to(address).await;
+        let service = tokio::spawn(async move {
+            hang_up_on_the_second(&stage).await;
+            let mut again = stage.next().await;
+            let head = again.head().await;
+            again.say(OK).await;
+            head
+        });
+        assert_eq!(proxy.ask(GET).await.status, 200);
+        let effect = POST.replace("POST", method);
+        assert_eq!(verdict(&proxy.ask(&effect).await), (502, Some("unknown")), "{method}");
+        assert_eq!(proxy.ask("GET /after HTTP/1.1\r\nHost: a\r\n\r\n").await.status, 200);
+        assert!(soon(service).await.unwrap().starts_with("GET /after "), "{method}");
+    }
 }
 
 #[tokio::test]

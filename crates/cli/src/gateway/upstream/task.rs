@@ -69,7 +69,11 @@ impl<B: Payload> Task<B> {
         frame(&mut parts, length);
         let expects_continue = expects_continue(&mut parts, protected || body.is_none());
         let path = parts.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
-        let repeatable = parts.method.is_idempotent() && !protected;
+        let harmless = match semel::mutant::on("effect-sent-again") {
+            true => parts.method.is_idempotent(),
+            false => parts.method.is_safe(),
+        };
+        let repeatable = harmless && !protected;
         let repeatable = repeatable || semel::mutant::on("protected-sent-again");
         Self {
             request: Some((parts, body)),
@@ -149,8 +153,8 @@ impl<B: Payload> Task<B> {
         self.request = Some((parts, body.into_inner()));
     }
 
-    /// A copy to send once more if this one is lost on a used connection: only where the method makes
-    /// repeating harmless, and there is no body that would be gone.
+    /// A copy to send once more if this one is lost on a used connection: only where the method asks for no
+    /// effect, and there is no body that would be gone. A second DELETE may delete another thing.
     pub(super) fn spare(&self) -> Option<Parts> {
         match &self.request {
             Some((parts, None)) if self.repeatable && self.switch.is_none() => Some(parts.clone()),
