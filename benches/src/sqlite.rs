@@ -110,7 +110,14 @@ fn copy(path: &Path, count: i64) -> Result<()> {
         .prepare("SELECT name FROM pragma_table_info('semel_operation')")?
         .query_map([], |row| row.get(0))?
         .collect::<Result<Vec<String>, _>>()?;
-    let changed = [("token", "one.token + n"), ("id", "randomblob(32)"), ("nonce", "randomblob(16)")];
+    let bits: u32 = conn.query_row("SELECT generation_bits FROM semel_meta", [], |row| row.get(0))?;
+    let generation = format!("((one.token + n) >> {bits}) + 1");
+    let changed = [
+        ("token", "one.token + n"),
+        ("id", "randomblob(32)"),
+        ("nonce", "randomblob(16)"),
+        ("generation", &generation),
+    ];
     let source = "semel_operation AS one, \
                   (WITH RECURSIVE up (n) AS (SELECT ?1 UNION ALL SELECT n + 1 FROM up WHERE n + 1 < ?2) SELECT n FROM up) \
                   WHERE one.token = ?3";

@@ -27,19 +27,36 @@ pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
     super::connect::be_patient(shared.options.busy_timeout);
     let mut witness_due = Instant::now();
     let mut length = 0;
+    // Generations of ids are learned one at a time, so that the log does not wait for all of them.
+    let mut learning = true;
     loop {
-        let woken = shared.bell.wait(witness_due.saturating_duration_since(Instant::now()));
+        let pause = witness_due.saturating_duration_since(Instant::now());
+        let woken = shared.bell.wait(if learning { Duration::ZERO } else { pause });
         if woken == Woken::Rung {
             length = shorten_log(&shared, &conn, length);
         }
-        if woken != Woken::Rung || Instant::now() >= witness_due {
+        let is_due = woken == Woken::Stopped || Instant::now() >= witness_due;
+        if is_due {
             see(&shared, &conn);
             witness_due = Instant::now() + WITNESS_EVERY;
         }
         if woken == Woken::Stopped {
             return;
         }
+        if learning || is_due || shared.generations.can_learn(shared.seen()) {
+            learning = learn(&shared, &conn, is_due);
+        }
     }
+}
+
+/// Whether there is more to learn at once. Until it is learned, records are looked for everywhere.
+fn learn(shared: &Shared, conn: &Connection, is_due: bool) -> bool {
+    let generations = &shared.generations;
+    let around = if is_due { generations.look_around(conn) } else { Ok(()) };
+    around.and_then(|()| generations.learn(conn)).unwrap_or_else(|fault| {
+        tracing::warn!(database = %at(shared), %fault, "the ids of old records could not be read; claims become slow");
+        false
+    })
 }
 
 /// The length of the log in pages, and how many of them are in the database file.
@@ -83,9 +100,9 @@ fn see(shared: &Shared, conn: &Connection) {
     let seen = shared.seen();
     let displaced = shared.place.check().is_err();
     match super::reader::describe(conn) {
-        Ok((store_id, mark)) if store_id == shared.store_id && !displaced && !mark.is_behind(seen) => {
-            shared.has_come_to(mark);
-            save_witness(shared, mark);
+        Ok(store) if store.store_id == shared.store_id && !displaced && !store.mark.is_behind(seen) => {
+            shared.has_come_to(store.mark);
+            save_witness(shared, store.mark);
         }
         Ok(_) => {}
         Err(fault) => tracing::warn!(database = %at(shared), %fault, "the store could not be looked at"),

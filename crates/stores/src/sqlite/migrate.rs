@@ -12,7 +12,7 @@ use super::error::Fault;
 use super::place::Place;
 use crate::migrate::{Applied, Migration, Missing, hex, plan};
 
-static KNOWN: [Migration; 4] = [
+static KNOWN: [Migration; 5] = [
     Migration {
         version: 1,
         name: "operations",
@@ -36,6 +36,12 @@ static KNOWN: [Migration; 4] = [
         name: "inbox",
         sql: include_str!("../../migrations/sqlite/0004_inbox.sql"),
         minimum_reader: 1,
+    },
+    Migration {
+        version: 5,
+        name: "generations",
+        sql: include_str!("../../migrations/sqlite/0005_generations.sql"),
+        minimum_reader: 5,
     },
 ];
 

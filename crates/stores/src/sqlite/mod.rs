@@ -19,6 +19,7 @@
 
 mod connect;
 mod error;
+mod generations;
 pub mod inbox;
 mod job;
 mod keeper;
@@ -128,11 +129,11 @@ impl SqliteStore {
         };
         let mut writer = connect(Role::Writer)?;
         migrate::run(&mut writer, &place, options.clock.now())?;
-        let (store_id, mark) = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?;
+        let store = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?;
         let (reader, keeper) = (connect(Role::Reader)?, connect(Role::Keeper)?);
         let witness = options.witness.clone().unwrap_or_else(|| place.beside("-semel-witness"));
-        let standing = standing(store_id, mark, Witness::load(&witness)?);
-        let shared = Arc::new(Shared::new(place, witness, options, store_id, standing));
+        let standing = standing(store.store_id, store.mark, Witness::load(&witness)?);
+        let shared = Arc::new(Shared::new(place, witness, options, &store, standing));
         Self::start(shared, writer, reader, keeper)
     }
 

@@ -10,6 +10,7 @@ use semel_core::{Key, OperationId, Record, Token, mutant};
 
 use super::connect::{self, Role};
 use super::error::Fault;
+use super::generations::Span;
 use super::queue::{Queue, Worker};
 use super::row;
 use super::shared::Shared;
@@ -37,14 +38,13 @@ pub(super) fn run(shared: Arc<Shared>, questions: &Queue<Question>, conn: Connec
 impl Reader {
     /// The record of an operation, expired or not.
     pub(super) fn get(&mut self, id: OperationId) -> Result<Option<Record>, Error> {
+        let shared = self.shared.clone();
+        // Before the snapshot is taken.
+        let known = shared.generations.known();
         self.look(|conn| {
-            let mut statement = conn.prepare_cached(include_str!("sql/get.sql"))?;
-            let (mark, record) = statement.query_row([id.as_bytes().as_slice()], |row| {
-                let mark = mark_at(row, row::WIDTH);
-                let is_there = row.get::<_, Option<i64>>(0)?.is_some();
-                Ok((mark, is_there.then(|| row::read(row)).transpose()))
-            })?;
-            Ok((mark?, record?))
+            let snapshot = conn.unchecked_transaction()?;
+            let mark = mark(&snapshot)?;
+            Ok((mark, known.find(&snapshot, id, mark)?))
         })
     }
 
@@ -89,7 +89,7 @@ impl Reader {
         let seen = self.shared.seen();
         self.ask(|conn| {
             let snapshot = conn.unchecked_transaction()?;
-            let (store_id, mark) = describe(&snapshot)?;
+            let Description { store_id, mark, .. } = describe(&snapshot)?;
             let mut statement = snapshot.prepare_cached(include_str!("sql/hash_keys.sql"))?;
             let keys = statement.query_map([], |row| Ok(HashKey::new(row.get(0)?, row.get(1)?)))?;
             let hash_keys = keys.collect::<Result<_, _>>()?;
@@ -146,12 +146,20 @@ pub(super) fn mark(conn: &Connection) -> Result<Mark, Fault> {
     found.unwrap_or_else(|| Err(Fault::damaged("the row that describes the store is missing")))
 }
 
-/// Identity and mark.
-pub(super) fn describe(conn: &Connection) -> Result<([u8; 16], Mark), Fault> {
+/// What the store's own row says.
+pub(super) struct Description {
+    pub(super) store_id: [u8; 16],
+    pub(super) mark: Mark,
+    pub(super) span: Span,
+}
+
+/// Reads the store's own row.
+pub(super) fn describe(conn: &Connection) -> Result<Description, Fault> {
     let mut statement = conn.prepare_cached(include_str!("sql/describe.sql"))?;
-    let found = statement.query_row([], |row| Ok((row.get(0)?, mark_at(row, 1)))).optional()?;
-    let (id, mark) = found.ok_or_else(|| Fault::damaged("the row that describes the store is missing"))?;
-    Ok((id, mark?))
+    let found = statement.query_row([], |row| Ok((row.get(0)?, mark_at(row, 1), row.get(3)?))).optional()?;
+    let (store_id, mark, bits) =
+        found.ok_or_else(|| Fault::damaged("the row that describes the store is missing"))?;
+    Ok(Description { store_id, mark: mark?, span: Span::of_bits(bits)? })
 }
 
 fn mark_at(row: &rusqlite::Row<'_>, at: usize) -> Result<Mark, Fault> {

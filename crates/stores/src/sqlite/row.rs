@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rusqlite::{Connection, OptionalExtension, Row, params};
+use rusqlite::{Connection, OptionalExtension, Params, Row, params};
 use semel_core::clock::{Timestamp, micros};
 use semel_core::fingerprint::{Paths, Print};
 use semel_core::history::History;
@@ -15,24 +15,45 @@ use semel_core::record::{self, Record, Recovery, State, Terms};
 use semel_core::{Key, Nonce, Operation, OperationId, Scope, Token};
 
 use super::error::Fault;
-
-/// How many columns a whole record takes in every statement that reads one.
-pub(super) const WIDTH: usize = 24;
+use super::generations::Span;
 
 /// A row among many: its token, and its record if that can be read.
 pub(super) type Found = (i64, Result<Record, Fault>);
 
-/// The record of an operation.
+/// The record of an operation, wherever it is.
 pub(super) fn find(conn: &Connection, id: OperationId) -> Result<Option<Record>, Fault> {
-    let mut statement = conn.prepare_cached(include_str!("sql/find.sql"))?;
-    statement.query_row([id.as_bytes().as_slice()], |row| Ok(read(row))).optional()?.transpose()
+    first(conn, include_str!("sql/find.sql"), [id.as_bytes().as_slice()])
+}
+
+/// The same, in this generation, the previous one if one is given, and among what is left of old ones.
+pub(super) fn find_near(
+    conn: &Connection,
+    id: OperationId,
+    newest: i64,
+    previous: Option<i64>,
+) -> Result<Option<Record>, Fault> {
+    first(conn, include_str!("sql/find_near.sql"), params![id.as_bytes().as_slice(), newest, previous])
+}
+
+/// The same, in this generation only.
+pub(super) fn find_in(conn: &Connection, id: OperationId, generation: i64) -> Result<Option<Record>, Fault> {
+    first(conn, include_str!("sql/find_in.sql"), params![id.as_bytes().as_slice(), generation])
+}
+
+fn first(conn: &Connection, sql: &str, wanted: impl Params) -> Result<Option<Record>, Fault> {
+    conn.prepare_cached(sql)?.query_row(wanted, |row| Ok(read(row))).optional()?.transpose()
 }
 
 /// Writes what a verb decided in place of what was there.
-pub(super) fn put(conn: &Connection, current: Option<&Record>, record: &Record) -> Result<(), Fault> {
+pub(super) fn put(
+    conn: &Connection,
+    span: Span,
+    current: Option<&Record>,
+    record: &Record,
+) -> Result<(), Fault> {
     let changed = match current {
-        None => insert(conn, record)?,
-        Some(old) if !is_same_attempt(old, record) => replace(conn, old, record)?,
+        None => insert(conn, span, record)?,
+        Some(old) if !is_same_attempt(old, record) => replace(conn, span, old, record)?,
         Some(old) if is_same_state(old, record) => keep(conn, record)?,
         Some(_) => shift(conn, record)?,
     };
@@ -56,21 +77,34 @@ fn is_same_state(old: &Record, new: &Record) -> bool {
     old.state == new.state && old.settled_at == new.settled_at && old.outcome == new.outcome
 }
 
-fn insert(conn: &Connection, record: &Record) -> Result<usize, Fault> {
-    whole(conn, include_str!("sql/insert.sql"), record, Some(record::first_look(record)), None)
+fn insert(conn: &Connection, span: Span, record: &Record) -> Result<usize, Fault> {
+    whole(conn, include_str!("sql/insert.sql"), record, Some(Place::of_new(span, record)?), None)
 }
 
-/// A new attempt is looked at anew by the sweeper; the same one keeps its place there.
-fn replace(conn: &Connection, old: &Record, record: &Record) -> Result<usize, Fault> {
-    let look = (old.token != record.token).then(|| record::first_look(record));
-    whole(conn, include_str!("sql/replace.sql"), record, look, Some(old.token))
+/// A new attempt has a new place; the same one keeps its own.
+fn replace(conn: &Connection, span: Span, old: &Record, record: &Record) -> Result<usize, Fault> {
+    let place = (old.token != record.token).then(|| Place::of_new(span, record)).transpose()?;
+    whole(conn, include_str!("sql/replace.sql"), record, place, Some(old.token))
+}
+
+/// Where an attempt is in the indexes.
+struct Place {
+    /// When the sweeper looks at it.
+    look: Timestamp,
+    generation: i64,
+}
+
+impl Place {
+    fn of_new(span: Span, record: &Record) -> Result<Self, Fault> {
+        Ok(Self { look: record::first_look(record), generation: span.of(record.token)? })
+    }
 }
 
 fn whole(
     conn: &Connection,
     sql: &str,
     record: &Record,
-    look: Option<Timestamp>,
+    place: Option<Place>,
     replaced: Option<Token>,
 ) -> Result<usize, Fault> {
     let Record { operation, terms, print, .. } = record;
@@ -101,7 +135,8 @@ fn whole(
         kept_paths(&print.paths),
         record.history.encode(),
         record.outcome.as_deref(),
-        look.map(Timestamp::as_micros),
+        place.as_ref().map(|place| place.look.as_micros()),
+        place.as_ref().map(|place| place.generation),
     ];
     match replaced {
         None => Ok(statement.execute(values)?),

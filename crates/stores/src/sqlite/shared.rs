@@ -9,7 +9,9 @@ use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
 
 use super::Options;
+use super::generations::Generations;
 use super::place::Place;
+use super::reader::Description;
 
 /// The log is moved into the database file whenever it has grown by this many pages. Few: SQLite
 /// syncs the file only after a pass that no commit overtook, and what has not been synced by then
@@ -24,6 +26,7 @@ pub(super) struct Shared {
     pub(super) options: Options,
     pub(super) store_id: [u8; 16],
     pub(super) bell: Bell,
+    pub(super) generations: Generations,
     standing: Mutex<Standing>,
     checkpoint_at: AtomicU32,
     /// The keeper has moved nearly all of the log; the writer shall move the rest.
@@ -43,15 +46,16 @@ impl Shared {
         place: Place,
         witness: PathBuf,
         options: Options,
-        store_id: [u8; 16],
+        store: &Description,
         standing: Standing,
     ) -> Self {
         Self {
             place,
             witness,
             options,
-            store_id,
+            store_id: store.store_id,
             bell: Bell::default(),
+            generations: Generations::new(store.span),
             standing: Mutex::new(standing),
             checkpoint_at: AtomicU32::new(CHECKPOINT_EVERY_PAGES),
             finish_log: AtomicBool::new(false),
@@ -69,6 +73,10 @@ impl Shared {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if mark >= standing.seen {
             *standing = Standing { seen: mark, foreign: false };
+        }
+        drop(standing);
+        if self.generations.can_learn(mark) {
+            self.bell.ring();
         }
     }
 

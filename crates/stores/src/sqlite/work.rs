@@ -67,7 +67,7 @@ impl<'a> Work<'a> {
 
     /// One verb of the store.
     pub(super) fn step<V: Verb>(&mut self, verb: &V) -> Result<V::Answer, Fault> {
-        let current = row::find(self.conn, verb.operation())?;
+        let current = self.shared.generations.known().find(self.conn, verb.operation(), self.mark)?;
         let fresh = Token(self.mark.token.0 + 1);
         let step = verb.decide(current.as_ref(), Moment { now: self.now, fresh });
         if let Some(record) = &step.put {
@@ -80,7 +80,7 @@ impl<'a> Work<'a> {
     }
 
     fn put(&mut self, current: Option<&Record>, record: &Record) -> Result<(), Fault> {
-        row::put(self.conn, current, record)?;
+        row::put(self.conn, self.shared.generations.span(), current, record)?;
         self.writes += 1;
         Ok(())
     }
@@ -114,7 +114,24 @@ impl<'a> Work<'a> {
             row::look_again(self.conn, token, look_at)?;
             self.writes += 1;
         }
+        if !report.more {
+            report.more = self.fold(limit)?;
+        }
         Ok(report)
+    }
+
+    /// Puts what is left of a generation to what is left of others, so that there are never more generations to look into than
+    /// are alive. Says whether there is more of it.
+    fn fold(&mut self, limit: u32) -> Result<bool, Fault> {
+        let Some(generation) = self.shared.generations.sparse() else { return Ok(false) };
+        let mut statement = self.conn.prepare_cached(include_str!("sql/fold_generation.sql"))?;
+        let folded = statement.execute([generation, i64::from(limit)])?;
+        self.writes += folded as u64;
+        let more = folded == limit as usize;
+        if !more {
+            self.shared.generations.is_folded(generation);
+        }
+        Ok(more)
     }
 
     /// Records the sweeper must look at, without their outcomes.

@@ -5,6 +5,7 @@ mod crash;
 mod damage;
 mod fence;
 mod files;
+mod generations;
 mod joined;
 mod outbox;
 mod restore;

@@ -116,7 +116,7 @@ impl SqliteOutbox {
         };
         let (mut writer, reader) = (connect()?, connect()?);
         migrate::run(&mut writer, &place, options.clock.now())?;
-        let (store_id, _) = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?;
+        let store_id = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?.store_id;
         let lanes = lanes(&writer, &place, options.lanes)?;
         let witness = options.witness.clone().unwrap_or_else(|| place.beside("-semel-outbox-witness"));
         let facts = Facts { engine: "sqlite", store_id, lanes };

@@ -1,2 +1,2 @@
--- Identity and mark.
-SELECT store_id, epoch, token FROM semel_meta;
+-- Identity, mark, and how long a generation is.
+SELECT store_id, epoch, token, generation_bits FROM semel_meta;

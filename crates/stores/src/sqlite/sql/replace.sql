@@ -4,5 +4,5 @@ UPDATE semel_operation SET
     ttl = ?8, retry_window = ?9, created_at = ?10, attempt_at = ?11, lease_until = ?12,
     settled_at = ?13, nonce = ?14, namespace = ?15, tenant = ?16, route = ?17, key = ?18,
     subject = ?19, print_version = ?20, print_digest = ?21, print_paths = ?22, history = ?23,
-    outcome = ?24, sweep_at = coalesce(?25, sweep_at)
-WHERE token = ?26;
+    outcome = ?24, sweep_at = coalesce(?25, sweep_at), generation = coalesce(?26, generation)
+WHERE token = ?27;

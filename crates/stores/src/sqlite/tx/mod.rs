@@ -60,7 +60,10 @@ use semel_core::{
 };
 
 use super::error::Fault;
+use super::generations::{Generations, Span};
 use super::outbox::{enqueue_at, must_be_in_transaction, must_sync, tell};
+use super::reader::Description;
+use super::shared::Shared;
 use super::witness::Witness;
 use super::{SqliteStore, reader, row, standing};
 use crate::crash;
@@ -82,6 +85,7 @@ pub struct Running {
     work: joined::Work,
     call: Call,
     clock: Arc<dyn Clock>,
+    span: Span,
 }
 
 impl fmt::Debug for Running {
@@ -141,7 +145,7 @@ pub enum Fate {
 pub fn begin(transaction: &Connection, call: &Call) -> Result<Begun, Error> {
     let path = transaction.path().unwrap_or_default();
     let witness = Witness::load(&PathBuf::from(format!("{path}-semel-witness")))?;
-    begin_with(transaction, call, Arc::new(SystemClock), |store_id, found| {
+    begin_with(transaction, call, Arc::new(SystemClock), None, |store_id, found| {
         standing(store_id, found, witness).seen
     })
 }
@@ -150,7 +154,8 @@ impl SqliteStore {
     /// [`begin`], with this store's clock and what it has seen.
     pub fn begin(&self, transaction: &Connection, call: &Call) -> Result<Begun, Error> {
         let seen = self.shared.seen();
-        begin_with(transaction, call, self.shared.options.clock.clone(), |store_id, found| {
+        let Shared { options, generations, .. } = &*self.shared;
+        begin_with(transaction, call, options.clock.clone(), Some(generations), |store_id, found| {
             // Another file is certainly not the one that was seen.
             let next = Mark { token: Token(found.token.0.saturating_add(1)), ..found };
             if store_id == self.shared.store_id { seen } else { next }
@@ -162,29 +167,43 @@ fn begin_with(
     conn: &Connection,
     call: &Call,
     clock: Arc<dyn Clock>,
+    generations: Option<&Generations>,
     seen: impl FnOnce([u8; 16], Mark) -> Mark,
 ) -> Result<Begun, Error> {
     call.check()?;
     must_hold_write_lock(conn)?;
     must_sync(conn)?;
-    let (store_id, found) = reader::describe(conn).map_err(|fault| tell(conn, &fault))?;
-    if found.is_behind(seen(store_id, found)) {
+    let store = reader::describe(conn).map_err(|fault| tell(conn, &fault))?;
+    if store.mark.is_behind(seen(store.store_id, store.mark)) {
         let text = "the database was restored from an older state, or is not the one that was used here before; \
                     reconcile, then acknowledge the restore (semel store acknowledge --by NAME)";
         return Err(Error::new(Kind::WentBack, text));
     }
-    let begun = run_or_tell(conn, call, found, clock.now()).map_err(|fault| tell(conn, &fault))?;
+    let begun =
+        run_or_tell(conn, call, &store, generations, clock.now()).map_err(|fault| tell(conn, &fault))?;
     crash::point("sqlite-tx-begun");
     Ok(match begun {
-        joined::Begun::Run(work) => Begun::Run(Box::new(Running { work: *work, call: call.clone(), clock })),
+        joined::Begun::Run(work) => {
+            Begun::Run(Box::new(Running { work: *work, call: call.clone(), clock, span: store.span }))
+        }
         joined::Begun::Told(claim) => call.told(claim).map_or_else(Begun::Refused, Begun::Replay),
     })
 }
 
-fn run_or_tell(conn: &Connection, call: &Call, found: Mark, now: Timestamp) -> Result<joined::Begun, Fault> {
+fn run_or_tell(
+    conn: &Connection,
+    call: &Call,
+    store: &Description,
+    generations: Option<&Generations>,
+    now: Timestamp,
+) -> Result<joined::Begun, Fault> {
     let request = call.request();
-    let current = row::find(conn, request.operation.id())?;
-    let fresh = Token(found.token.0 + 1);
+    let id = request.operation.id();
+    let current = match generations {
+        Some(generations) => generations.known().find(conn, id, store.mark)?,
+        None => row::find(conn, id)?,
+    };
+    let fresh = Token(store.mark.token.0 + 1);
     let at = Moment { now, fresh };
     let mut begun = joined::begin(&request, current.as_ref(), at);
     if let joined::Begun::Told(Claim::OtherVersion { version }) = begun
@@ -193,9 +212,9 @@ fn run_or_tell(conn: &Connection, call: &Call, found: Mark, now: Timestamp) -> R
         begun = joined::begin(&request, current.as_ref(), at);
     }
     if let joined::Begun::Run(work) = &begun {
-        row::put(conn, current.as_ref(), work.in_progress())?;
+        row::put(conn, store.span, current.as_ref(), work.in_progress())?;
         // At once: another operation of the same transaction must not get the same token.
-        let values = [row::signed(Token(found.epoch))?, row::signed(fresh)?];
+        let values = [row::signed(Token(store.mark.epoch))?, row::signed(fresh)?];
         conn.prepare_cached(include_str!("../sql/set_mark.sql"))?.execute(values)?;
     }
     Ok(begun)
@@ -215,7 +234,7 @@ pub fn finish(
     crash::point("sqlite-tx-effect-done");
     must_hold_write_lock(transaction)?;
     outbox::check(messages)?;
-    let Running { work, call, clock } = *running;
+    let Running { work, call, clock, span } = *running;
     let (holder, now) = (work.holder(), clock.now());
     let current = row::find(transaction, holder.operation).map_err(|fault| tell(transaction, &fault))?;
     let begun_here = |record: &Record| record.holder() == holder && record.state == work.in_progress().state;
@@ -227,7 +246,7 @@ pub fn finish(
     let record = work.finish(call.prepare(outcome), now);
     // Both or neither: who commits in spite of an error must not have an outcome without its messages.
     all_or_nothing(transaction, || {
-        row::put(transaction, Some(&current), &record).map_err(|fault| tell(transaction, &fault))?;
+        row::put(transaction, span, Some(&current), &record).map_err(|fault| tell(transaction, &fault))?;
         if mutant::on("sqlite-tx-messages-forgotten") {
             return Ok(());
         }

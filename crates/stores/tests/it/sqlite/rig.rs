@@ -28,9 +28,15 @@ struct SqliteRig {
 }
 
 fn maker() -> Maker {
-    Arc::new(|| {
-        Box::pin(async {
+    maker_of(|_| {})
+}
+
+/// The same, with something done before the store is opened.
+pub(super) fn maker_of(prepare: fn(&Disk)) -> Maker {
+    Arc::new(move || {
+        Box::pin(async move {
             let (disk, clock) = (Disk::new(), ManualClock::new());
+            prepare(&disk);
             let store = SqliteStore::open_with(disk.path(), on_clock(&clock)).unwrap();
             Arc::new(SqliteRig { disk, clock, store: Mutex::new(Arc::new(store)) }) as Arc<dyn Rig>
         })
