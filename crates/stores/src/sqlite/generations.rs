@@ -6,13 +6,14 @@
 //! generation 0, where the sweeper puts what is left of those of which little is left.
 //!
 //! A filter that does not know an id which is there would let an operation run twice. So it is asked only by who sees at
-//! least what the filter was made from: the same epoch, no earlier token, and a snapshot that was taken later. Everybody else
-//! looks everywhere.
+//! least what the filter was made from: the same epoch, and no earlier token. Whatever adds to a generation takes a token, and
+//! so does who moves records out of one. Everybody else looks everywhere.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 use semel_core::store::Mark;
 use semel_core::{OperationId, Record, Token, mutant};
 
@@ -30,10 +31,10 @@ const BITS_SET: usize = 6;
 const SLOTS: usize = 8;
 
 /// Of a generation with no more than this part of its records left, the rest is put elsewhere.
-const SPARSE_PART: i64 = 64;
+const SPARSE_PART: i64 = 8;
 
-/// Generations looked at in one round, to see how much is left of them.
-const LOOKS: usize = 16;
+/// Ids read in one snapshot. Few: while one is open the log cannot start over.
+const IDS_AT_ONCE: u32 = 16_384;
 
 /// How long a generation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub(super) struct Span {
 impl Span {
     pub(super) fn of_bits(bits: i64) -> Result<Self, Fault> {
         match u32::try_from(bits) {
-            Ok(bits @ 1..=32) => Ok(Self { bits }),
+            Ok(bits @ 1..=22) => Ok(Self { bits }),
             _ => Err(Fault::damaged(format!("a generation has 2 to the power of {bits} tokens, it says"))),
         }
     }
@@ -57,30 +58,37 @@ impl Span {
     fn records(self) -> usize {
         1 << self.bits
     }
+
+    /// As many records as are put elsewhere.
+    fn few(self) -> i64 {
+        ((1 << self.bits) / SPARSE_PART).max(1)
+    }
 }
 
 /// Finds records by their id.
 pub(super) struct Generations {
     span: Span,
     known: RwLock<Known>,
-    /// The newest generation when all closed ones had been learned.
+    /// The newest generation when there was nothing more to learn.
     newest: AtomicI64,
-    /// A closed generation of which little is left, or 0.
-    sparse: AtomicI64,
-    /// Which of the known ones the keeper looked at last.
-    looked_at: AtomicI64,
+    /// Closed generations of which little is left.
+    sparse: Mutex<BTreeSet<i64>>,
 }
 
 /// What is known of closed generations, and from when.
 #[derive(Default)]
 struct Known {
     from: Mark,
-    /// All generations up to this one are in the filter, or were empty, and so stay empty.
-    up_to: i64,
+    /// All generations up to this one are in the filter, or were empty, and so stay empty. `None`: nothing is known.
+    up_to: Option<i64>,
     blocks: Vec<Block>,
 }
 
 impl Known {
+    fn nothing_at(from: Mark) -> Self {
+        Self { from, up_to: Some(0), blocks: Vec::new() }
+    }
+
     /// Whether who sees this mark sees at least what the filter was made from.
     fn holds_at(&self, mark: Mark) -> bool {
         (mark.epoch == self.from.epoch || mutant::on("sqlite-filter-of-another-epoch"))
@@ -96,6 +104,34 @@ impl Known {
     fn generations(&self) -> impl Iterator<Item = i64> {
         self.blocks.iter().flat_map(|block| block.generations.into_iter().flatten())
     }
+
+    /// Where the next generation goes, all bits unset.
+    fn free_slot(&self) -> Option<Slot> {
+        self.blocks.iter().enumerate().find_map(|(block, held)| {
+            let bit = held.generations.iter().position(Option::is_none)?;
+            held.clear(bit);
+            Some(Slot { block, bit })
+        })
+    }
+
+    fn hold(&mut self, slot: Slot, generation: i64) {
+        if let Some(block) = self.blocks.get_mut(slot.block) {
+            block.generations[slot.bit] = Some(generation);
+        }
+    }
+
+    fn forget(&mut self, generation: i64) {
+        for slot in self.blocks.iter_mut().flat_map(|block| &mut block.generations) {
+            slot.take_if(|held| *held == generation);
+        }
+    }
+}
+
+/// Which bits of the filter are a generation's.
+#[derive(Clone, Copy)]
+struct Slot {
+    block: usize,
+    bit: usize,
 }
 
 /// A filter for some generations: a byte for each place, and in it a bit for each generation.
@@ -133,39 +169,34 @@ impl Block {
         slots.filter_map(move |(slot, generation)| generation.filter(|_| bits & (1 << slot) != 0))
     }
 
-    fn add(&self, slot: usize, id: &[u8; 32]) {
+    fn add(&self, bit: usize, id: &[u8; 32]) {
         for place in self.places_of(id) {
-            place.fetch_or(1 << slot, Ordering::Relaxed);
+            place.fetch_or(1 << bit, Ordering::Relaxed);
         }
     }
 
     /// Before a slot is used again.
-    fn clear(&self, slot: usize) {
+    fn clear(&self, bit: usize) {
         for place in &self.places {
-            place.fetch_and(!(1 << slot), Ordering::Relaxed);
+            place.fetch_and(!(1 << bit), Ordering::Relaxed);
         }
     }
 }
 
 impl Generations {
     pub(super) fn new(span: Span) -> Self {
-        Self {
-            span,
-            known: RwLock::default(),
-            newest: AtomicI64::new(0),
-            sparse: AtomicI64::new(0),
-            looked_at: AtomicI64::new(0),
-        }
+        Self { span, known: RwLock::default(), newest: AtomicI64::new(0), sparse: Mutex::default() }
     }
 
     pub(super) fn span(&self) -> Span {
         self.span
     }
 
-    /// What is known now. Who only reads takes it before the snapshot: what becomes known later may be of a later state.
-    /// Who holds the write lock may take it at any time.
-    pub(super) fn known(&self) -> Look<'_> {
-        Look { span: self.span, known: self.known.read().unwrap_or_else(PoisonError::into_inner) }
+    /// What is known of an id now.
+    pub(super) fn about(&self, id: OperationId) -> Look {
+        let known = self.known();
+        let (from, up_to, suspects) = (known.from, known.up_to, known.suspects(id).collect());
+        Look { id, span: self.span, known: Known { from, up_to, blocks: Vec::new() }, suspects }
     }
 
     /// Whether a generation was closed since.
@@ -176,143 +207,186 @@ impl Generations {
 
     /// A closed generation of which little is left.
     pub(super) fn sparse(&self) -> Option<i64> {
-        Some(self.sparse.load(Ordering::Relaxed)).filter(|generation| *generation > 0)
+        self.sparsely().first().copied()
     }
 
-    /// There is nothing left of it.
+    /// There is nothing more to be moved out of it.
     pub(super) fn is_folded(&self, generation: i64) {
-        let _ = self.sparse.compare_exchange(generation, 0, Ordering::Relaxed, Ordering::Relaxed);
+        self.sparsely().remove(&generation);
     }
 
-    /// Learns the next closed generation, and says whether there may be another. Called by the keeper alone.
-    pub(super) fn learn(&self, conn: &Connection) -> Result<bool, Fault> {
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) -> RwLockWriteGuard<'_, Known> {
+        self.known.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn sparsely(&self) -> MutexGuard<'_, BTreeSet<i64>> {
+        self.sparse.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes the filter. There is one, in the keeper.
+pub(super) struct Learner<'a> {
+    generations: &'a Generations,
+    /// A generation that has been read in part. One that is closed only shrinks, so it may be read in many snapshots.
+    reading: Option<Reading>,
+    /// Which of the known ones was looked at last.
+    looked_at: i64,
+}
+
+struct Reading {
+    generation: i64,
+    slot: Slot,
+    /// The last id read.
+    after: Vec<u8>,
+}
+
+impl<'a> Learner<'a> {
+    pub(super) fn new(generations: &'a Generations) -> Self {
+        Self { generations, reading: None, looked_at: 0 }
+    }
+
+    /// Reads some more of the closed generations, and says whether there is more to be read. After an error nothing is lost:
+    /// what is not known is looked for everywhere.
+    pub(super) fn learn(&mut self, conn: &Connection) -> Result<bool, Fault> {
         let snapshot = conn.unchecked_transaction()?;
         let mark = reader::mark(&snapshot)?;
-        if !self.known().known.holds_at(mark) {
-            *self.change() = Known { from: mark, ..Known::default() };
+        let newest = self.generations.span.of(mark.token)?;
+        // Also after an error: it is tried again when somebody looks around, and not at every commit.
+        self.generations.newest.store(newest, Ordering::Relaxed);
+        let highest = snapshot
+            .prepare_cached(include_str!("sql/highest_generation.sql"))?
+            .query_row([], |row| row.get::<_, Option<i64>>(0))?;
+        if highest > Some(newest) {
+            (*self.generations.change(), self.reading) = (Known::default(), None);
+            return Err(Fault::damaged("there are records with higher tokens than the store has given"));
         }
-        let newest = self.span.of(mark.token)?;
-        let up_to = self.known().known.up_to;
-        let mut next = snapshot.prepare_cached(include_str!("sql/next_generation.sql"))?;
-        let Some(generation) = next.query_row([up_to, newest], |row| row.get::<_, Option<i64>>(0))? else {
-            let mut known = self.change();
-            (known.from, known.up_to) = (mark, newest - 1);
-            drop(known);
-            self.newest.store(newest, Ordering::Relaxed);
+        if self.generations.known().up_to.is_none() || !self.generations.known().holds_at(mark) {
+            (*self.generations.change(), self.reading) = (Known::nothing_at(mark), None);
+        }
+        let Some(mut reading) =
+            self.reading.take().map_or_else(|| self.begin(&snapshot, newest), |r| Ok(Some(r)))?
+        else {
+            let mut known = self.generations.change();
+            if known.up_to != Some(newest - 1) {
+                (known.from, known.up_to) = (mark, Some(newest - 1));
+            }
             return Ok(false);
         };
-        let (block, slot) = self.free_slot();
-        self.read_into(&snapshot, generation, block, slot)?;
-        let mut known = self.change();
-        (known.from, known.up_to) = (mark, generation);
-        if let Some(block) = known.blocks.get_mut(block) {
-            block.generations[slot] = Some(generation);
+        let is_read = self.read(&snapshot, &mut reading)?;
+        let mut known = self.generations.change();
+        known.from = mark;
+        if is_read {
+            known.hold(reading.slot, reading.generation);
+            known.up_to = Some(reading.generation);
+        } else {
+            self.reading = Some(reading);
         }
         Ok(true)
     }
 
-    /// Where the next generation goes, all bits unset.
-    fn free_slot(&self) -> (usize, usize) {
-        let known = self.known();
-        let free = known.known.blocks.iter().enumerate().find_map(|(at, block)| {
-            let slot = block.generations.iter().position(Option::is_none)?;
-            block.clear(slot);
-            Some((at, slot))
+    /// The next generation to be read, and a place for it.
+    fn begin(&self, conn: &Connection, newest: i64) -> Result<Option<Reading>, Fault> {
+        let up_to = self.generations.known().up_to.unwrap_or(0);
+        let mut next = conn.prepare_cached(include_str!("sql/next_generation.sql"))?;
+        let found = next.query_row([up_to, newest], |row| row.get::<_, Option<i64>>(0))?;
+        let Some(generation) = found else { return Ok(None) };
+        let free = self.generations.known().free_slot();
+        let slot = free.unwrap_or_else(|| {
+            let block = Block::new(self.generations.span);
+            let mut known = self.generations.change();
+            known.blocks.push(block);
+            Slot { block: known.blocks.len() - 1, bit: 0 }
         });
-        let blocks = known.known.blocks.len();
-        drop(known);
-        free.unwrap_or_else(|| {
-            let block = Block::new(self.span);
-            self.change().blocks.push(block);
-            (blocks, 0)
-        })
+        Ok(Some(Reading { generation, slot, after: Vec::new() }))
     }
 
-    /// Sets bits that nobody looks at yet.
-    fn read_into(&self, conn: &Connection, generation: i64, block: usize, slot: usize) -> Result<(), Fault> {
-        let known = self.known();
-        let Some(block) = known.known.blocks.get(block) else { return Ok(()) };
+    /// Sets bits that nobody looks at yet. Says whether these were the last.
+    fn read(&self, conn: &Connection, reading: &mut Reading) -> Result<bool, Fault> {
+        let known = self.generations.known();
+        let Some(block) = known.blocks.get(reading.slot.block) else { return Ok(true) };
         let mut statement = conn.prepare_cached(include_str!("sql/ids_of_generation.sql"))?;
-        let mut rows = statement.query([generation])?;
+        let mut rows = statement.query(params![reading.generation, reading.after, IDS_AT_ONCE])?;
+        let (mut count, mut last) = (0_u32, Vec::new());
         while let Some(row) = rows.next()? {
-            let id = row.get_ref(0)?.as_blob().ok().and_then(|id| <&[u8; 32]>::try_from(id).ok());
-            let id = id.ok_or_else(|| {
-                Fault::damaged(format!("generation {generation} holds an id of another length"))
-            })?;
-            if !mutant::on("sqlite-filter-forgets") {
-                block.add(slot, id);
+            let id = row.get_ref(0)?.as_blob().unwrap_or_default();
+            // Nobody can ask for one of another length.
+            if let Ok(id) = <&[u8; 32]>::try_from(id)
+                && !mutant::on("sqlite-filter-forgets")
+            {
+                block.add(reading.slot.bit, id);
+            }
+            count += 1;
+            if count == IDS_AT_ONCE {
+                last = id.to_vec();
             }
         }
-        Ok(())
+        reading.after = last;
+        Ok(count < IDS_AT_ONCE)
     }
 
-    /// Whether known generations have become empty, or nearly. Some at a time: each may have to be counted.
-    pub(super) fn look_around(&self, conn: &Connection) -> Result<(), Fault> {
-        (0..LOOKS).try_for_each(|_| self.look_at_next(conn))
-    }
-
-    fn look_at_next(&self, conn: &Connection) -> Result<(), Fault> {
-        let before = self.looked_at.load(Ordering::Relaxed);
+    /// Whether a known generation has become empty, or nearly. One at a time: it may have to be counted.
+    pub(super) fn look_around(&mut self, conn: &Connection) -> Result<(), Fault> {
         let next = {
-            let known = self.known();
-            let above = known.known.generations().filter(|generation| *generation > before).min();
-            above.or_else(|| known.known.generations().min())
+            let known = self.generations.known();
+            let above = known.generations().filter(|generation| *generation > self.looked_at).min();
+            above.or_else(|| known.generations().min())
         };
         let Some(generation) = next else { return Ok(()) };
-        self.looked_at.store(generation, Ordering::Relaxed);
-        let few = (1_i64 << self.span.bits) / SPARSE_PART;
-        let mut count = conn.prepare_cached(include_str!("sql/count_generation.sql"))?;
-        let left: i64 = count.query_row([generation, few + 1], |row| row.get(0))?;
-        if left == 0 {
-            self.forget(generation);
+        self.looked_at = generation;
+        let snapshot = conn.unchecked_transaction()?;
+        let mark = reader::mark(&snapshot)?;
+        if !self.generations.known().holds_at(mark) {
+            return Ok(());
+        }
+        let few = self.generations.span.few();
+        let left = row::count_generation(&snapshot, generation, few + 1)?;
+        if left == 0 || (left <= few && mutant::on("sqlite-sparse-forgotten")) {
+            // It is closed, and so stays empty.
+            let mut known = self.generations.change();
+            known.from = mark;
+            known.forget(generation);
+            let reads = self.reading.as_ref().map(|reading| reading.slot.block);
+            while known.blocks.last().is_some_and(|block| block.generations == [None; SLOTS])
+                && reads != Some(known.blocks.len() - 1)
+            {
+                known.blocks.pop();
+            }
         } else if left <= few {
-            self.sparse.store(generation, Ordering::Relaxed);
+            self.generations.sparsely().insert(generation);
         }
         Ok(())
     }
-
-    /// It is empty, and closed, and so stays empty.
-    fn forget(&self, generation: i64) {
-        let mut known = self.change();
-        for slot in known.blocks.iter_mut().flat_map(|block| &mut block.generations) {
-            slot.take_if(|held| *held == generation);
-        }
-        while known.blocks.last().is_some_and(|block| block.generations == [None; SLOTS]) {
-            known.blocks.pop();
-        }
-    }
-
-    fn change(&self) -> std::sync::RwLockWriteGuard<'_, Known> {
-        self.known.write().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// What is known, held still.
-pub(super) struct Look<'a> {
+/// What was known of an id at some moment.
+pub(super) struct Look {
+    id: OperationId,
     span: Span,
-    known: RwLockReadGuard<'a, Known>,
+    /// Without the filter.
+    known: Known,
+    /// What the filter said.
+    suspects: Vec<i64>,
 }
 
-impl Look<'_> {
-    /// The record of an operation, for somebody who sees this mark.
-    pub(super) fn find(
-        &self,
-        conn: &Connection,
-        id: OperationId,
-        mark: Mark,
-    ) -> Result<Option<Record>, Fault> {
+impl Look {
+    /// The record, for somebody who sees this mark.
+    pub(super) fn find(&self, conn: &Connection, mark: Mark) -> Result<Option<Record>, Fault> {
         let newest = self.span.of(mark.token)?;
-        let previous = match newest - self.known.up_to {
-            _ if !self.known.holds_at(mark) => return row::find(conn, id),
-            ..=1 => None,
-            2 => Some(newest - 1),
-            _ => return row::find(conn, id),
+        let unlearned = self.known.up_to.filter(|_| self.known.holds_at(mark)).map(|up_to| newest - up_to);
+        let previous = match unlearned {
+            Some(..=1) => None,
+            Some(2) => (!mutant::on("sqlite-second-newest-not-looked-into")).then_some(newest - 1),
+            _ => return row::find(conn, self.id),
         };
-        if let Some(record) = row::find_near(conn, id, newest, previous)? {
+        if let Some(record) = row::find_near(conn, self.id, newest, previous)? {
             return Ok(Some(record));
         }
-        for generation in self.known.suspects(id) {
-            if let Some(record) = row::find_in(conn, id, generation)? {
+        for generation in &self.suspects {
+            if let Some(record) = row::find_in(conn, self.id, *generation)? {
                 return Ok(Some(record));
             }
         }
@@ -334,14 +408,14 @@ mod tests {
     use crate::sqlite::migrate;
     use crate::sqlite::place::Place;
 
+    /// A file with generations of 64 tokens.
     struct File {
         conn: Connection,
         generations: Generations,
-        _directory: tempfile::TempDir,
+        directory: tempfile::TempDir,
     }
 
     impl File {
-        /// With generations of 64 tokens.
         fn new() -> Self {
             let directory = tempfile::tempdir().unwrap();
             let place = Place::at(&directory.path().join("semel.db")).unwrap();
@@ -350,7 +424,20 @@ mod tests {
             migrate::run(&mut conn, &place, Timestamp::from_micros(0)).unwrap();
             conn.execute("UPDATE semel_meta SET generation_bits = 6", []).unwrap();
             let generations = Generations::new(reader::describe(&conn).unwrap().span);
-            Self { conn, generations, _directory: directory }
+            Self { conn, generations, directory }
+        }
+
+        /// With this many claims, `op-1` and so on, each under the token of its number.
+        fn with_claims(count: u64) -> Self {
+            let file = Self::new();
+            file.claims(1..=count);
+            file
+        }
+
+        fn claims(&self, numbers: std::ops::RangeInclusive<u64>) {
+            self.conn.execute_batch("BEGIN").unwrap();
+            numbers.for_each(|n| self.claim(&format!("op-{n}")));
+            self.conn.execute_batch("COMMIT").unwrap();
         }
 
         /// A claim under the next token.
@@ -381,17 +468,36 @@ mod tests {
             self.conn.execute(include_str!("sql/set_mark.sql"), values).unwrap();
         }
 
-        fn learn(&self) {
-            while self.generations.learn(&self.conn).unwrap() {}
+        fn learner(&self) -> Learner<'_> {
+            let mut learner = Learner::new(&self.generations);
+            while learner.learn(&self.conn).unwrap() {}
+            learner
         }
 
-        fn has(&self, key: &str) -> bool {
-            let mark = reader::mark(&self.conn).unwrap();
-            self.generations.known().find(&self.conn, operation(key).id(), mark).unwrap().is_some()
+        fn look(&self, key: &str) -> Option<Record> {
+            self.look_on(&self.conn, key)
         }
 
-        fn suspects(&self, key: &str) -> Vec<i64> {
-            self.generations.known().known.suspects(operation(key).id()).collect()
+        fn look_on(&self, conn: &Connection, key: &str) -> Option<Record> {
+            let mark = reader::mark(conn).unwrap();
+            self.generations.about(operation(key).id()).find(conn, mark).unwrap()
+        }
+
+        fn has(&self, n: u64) -> bool {
+            self.look(&format!("op-{n}")).is_some()
+        }
+
+        fn up_to(&self) -> Option<i64> {
+            self.generations.known().up_to
+        }
+
+        fn known(&self) -> Vec<i64> {
+            self.generations.known().generations().collect()
+        }
+
+        /// As the sweeper does, but for the token.
+        fn fold(&self, generation: i64) {
+            self.conn.execute(include_str!("sql/fold_generation.sql"), [generation, 1000]).unwrap();
         }
     }
 
@@ -402,75 +508,125 @@ mod tests {
     // G-8
     #[test]
     fn every_id_is_found_through_the_filter_and_few_are_looked_for_in_vain() {
-        let file = File::new();
-        file.conn.execute_batch("BEGIN").unwrap();
-        for n in 1..=1300 {
-            file.claim(&format!("op-{n}"));
-        }
-        file.conn.execute_batch("COMMIT").unwrap();
-        file.learn();
-        assert_eq!(file.generations.known().known.up_to, 20, "1300 tokens in steps of 64, the last one open");
-        for n in 1..=1300 {
-            assert!(file.has(&format!("op-{n}")), "op-{n}");
-        }
+        let file = File::with_claims(1300);
+        file.learner();
+        assert_eq!(file.up_to(), Some(20), "1300 tokens in steps of 64, the last one open");
+        assert!((1..=1300).all(|n| file.has(n)));
+        let suspects = |key: String| file.generations.about(operation(&key).id()).suspects;
         for n in 1..64 {
-            assert!(file.suspects(&format!("op-{n}")).contains(&1), "op-{n} is in a closed generation");
+            assert!(suspects(format!("op-{n}")).contains(&1), "op-{n} is in a closed generation");
         }
-        assert!(!file.has("another"));
-        let vain: usize = (0..1000).map(|n| file.suspects(&format!("none-{n}")).len()).sum();
+        assert!(file.look("another").is_none());
+        let vain: usize = (0..1000).map(|n| suspects(format!("none-{n}")).len()).sum();
         assert!(vain < 400, "{vain} of 20,000 looks, where 75 are to be expected");
+    }
+
+    // G-8
+    #[test]
+    fn the_second_newest_is_looked_into_until_it_is_learned() {
+        let file = File::with_claims(100);
+        file.learner();
+        assert_eq!(file.up_to(), Some(1));
+        file.claims(101..=130);
+        assert!((1..=130).all(|n| file.has(n)), "in the third, with the second not learned");
+        file.claims(131..=200);
+        assert!((1..=200).all(|n| file.has(n)), "in the fourth, with neither second nor third learned");
+        assert_eq!(file.up_to(), Some(1));
     }
 
     // G-8, G-13
     #[test]
     fn a_filter_is_not_asked_about_another_epoch_or_an_earlier_state() {
-        let file = File::new();
-        for n in 1..=200 {
-            file.claim(&format!("op-{n}"));
-        }
-        file.learn();
+        let file = File::with_claims(200);
+        file.learner();
         // Restored to an earlier state, and accepted by a process that had not seen the last tokens.
         file.conn.execute("DELETE FROM semel_operation WHERE token > 70", []).unwrap();
         file.mark(1, Token(70));
         file.claim("after-the-restore");
         file.mark(1, Token(130));
-        assert!(file.has("after-the-restore"), "at an earlier token");
+        assert!(file.look("after-the-restore").is_some(), "at an earlier token");
         file.mark(2, Token(100));
         file.claim("in-the-new-epoch");
         file.mark(2, Token(300));
-        assert!(file.has("in-the-new-epoch"), "above all tokens seen before");
-        file.learn();
-        assert!(file.has("in-the-new-epoch") && file.has("after-the-restore") && file.has("op-1"));
+        assert!(file.look("in-the-new-epoch").is_some(), "above all tokens seen before");
+        file.learner();
+        assert!(file.look("in-the-new-epoch").is_some() && file.look("after-the-restore").is_some());
+        assert!(file.has(1));
+    }
+
+    // G-8, G-13
+    #[test]
+    fn rows_beyond_the_mark_are_found_and_nothing_is_learned_of_them() {
+        let file = File::with_claims(300);
+        file.mark(1, Token(70));
+        let told = Learner::new(&file.generations).learn(&file.conn);
+        assert!(told.is_err_and(|fault| fault.to_string().contains("higher tokens")));
+        assert!((1..=300).all(|n| file.has(n)));
     }
 
     // G-8
     #[test]
     fn what_was_there_before_there_were_generations_is_found() {
-        let file = File::new();
-        file.claim("from-before");
+        let file = File::with_claims(1);
         file.conn.execute("UPDATE semel_operation SET generation = 0", []).unwrap();
-        assert!(file.has("from-before"), "before anything is learned");
+        assert!(file.has(1), "before anything is learned");
         file.mark(1, Token(500));
-        file.learn();
-        assert!(file.has("from-before"), "and after it");
+        file.learner();
+        assert!(file.has(1), "and after it");
+    }
+
+    // G-8
+    #[test]
+    fn what_is_left_of_a_generation_is_found_before_and_after_it_is_put_elsewhere() {
+        let file = File::with_claims(200);
+        let mut learner = file.learner();
+        file.conn.execute("DELETE FROM semel_operation WHERE token < 64 AND token <> 5", []).unwrap();
+        (0..3).for_each(|_| learner.look_around(&file.conn).unwrap());
+        assert_eq!(file.generations.sparse(), Some(1));
+        assert!(file.has(5), "while it is sparse");
+        file.fold(1);
+        assert!(file.has(5), "when it was put elsewhere");
+        (0..3).for_each(|_| learner.look_around(&file.conn).unwrap());
+        assert!(!file.known().contains(&1));
+        assert!(file.has(5), "when its generation was forgotten");
+    }
+
+    // G-8, G-13: who still sees the record where it was looks everywhere, for the fold took a token.
+    #[test]
+    fn an_empty_generation_is_not_believed_empty_by_who_sees_an_earlier_state() {
+        let file = File::with_claims(200);
+        let mut learner = file.learner();
+        file.conn.pragma_update_and_check(None, "journal_mode", "WAL", |_| Ok(())).unwrap();
+        file.conn.execute("DELETE FROM semel_operation WHERE token < 64 AND token <> 5", []).unwrap();
+        let other = Connection::open(file.directory.path().join("semel.db")).unwrap();
+        let earlier = other.unchecked_transaction().unwrap();
+        assert_eq!(reader::mark(&earlier).unwrap().token, Token(200));
+        file.fold(1);
+        file.mark(1, Token(201));
+        (0..3).for_each(|_| learner.look_around(&file.conn).unwrap());
+        assert!(!file.known().contains(&1));
+        assert!(file.look_on(&earlier, "op-5").is_some());
     }
 
     #[test]
     fn a_generation_that_is_empty_is_forgotten_and_its_place_used_again() {
-        let file = File::new();
-        for n in 1..=600 {
-            file.claim(&format!("op-{n}"));
-        }
-        file.learn();
+        let file = File::with_claims(600);
+        let mut learner = file.learner();
         file.conn.execute("DELETE FROM semel_operation WHERE token < 550", []).unwrap();
-        file.generations.look_around(&file.conn).unwrap();
-        let known = |file: &File| file.generations.known().known.generations().collect::<Vec<_>>();
-        assert_eq!(known(&file), [9]);
-        for n in 601..=800 {
-            file.claim(&format!("op-{n}"));
-        }
-        file.learn();
-        assert_eq!(file.generations.known().known.blocks.len(), 2);
-        assert!((550..=800).all(|n| file.has(&format!("op-{n}"))));
+        (0..9).for_each(|_| learner.look_around(&file.conn).unwrap());
+        assert_eq!(file.known(), [9]);
+        file.claims(601..=800);
+        while learner.learn(&file.conn).unwrap() {}
+        assert_eq!(file.generations.known().blocks.len(), 2);
+        assert!((550..=800).all(|n| file.has(n)));
+    }
+
+    #[test]
+    fn an_id_of_another_length_keeps_nothing_from_being_learned() {
+        let file = File::with_claims(300);
+        file.conn.execute("UPDATE semel_operation SET id = x'01' WHERE token = 100", []).unwrap();
+        file.learner();
+        assert_eq!(file.up_to(), Some(4));
+        assert!((1..=300).all(|n| file.has(n) == (n != 100)));
     }
 }

@@ -10,6 +10,7 @@ use semel_core::mutant;
 use semel_core::store::Mark;
 
 use super::error::Fault;
+use super::generations::Learner;
 use super::shared::{CHECKPOINT_EVERY_PAGES, Shared, Woken};
 use super::witness::Witness;
 
@@ -27,8 +28,9 @@ pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
     super::connect::be_patient(shared.options.busy_timeout);
     let mut witness_due = Instant::now();
     let mut length = 0;
-    // Generations of ids are learned one at a time, so that the log does not wait for all of them.
-    let mut learning = true;
+    // Ids are learned a few at a time, so that the log does not wait for all of them.
+    let mut learner = Learner::new(&shared.generations);
+    let (mut learning, mut healthy) = (true, true);
     loop {
         let pause = witness_due.saturating_duration_since(Instant::now());
         let woken = shared.bell.wait(if learning { Duration::ZERO } else { pause });
@@ -44,19 +46,17 @@ pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
             return;
         }
         if learning || is_due || shared.generations.can_learn(shared.seen()) {
-            learning = learn(&shared, &conn, is_due);
+            let learned = learner
+                .learn(&conn)
+                .and_then(|more| if is_due { learner.look_around(&conn).map(|()| more) } else { Ok(more) });
+            if let (Err(fault), true) = (&learned, healthy) {
+                let database = at(&shared);
+                tracing::warn!(%database, %fault, "ids of old records cannot be read; until they can, claims are slow");
+            }
+            healthy = learned.is_ok();
+            learning = learned.unwrap_or(false);
         }
     }
-}
-
-/// Whether there is more to learn at once. Until it is learned, records are looked for everywhere.
-fn learn(shared: &Shared, conn: &Connection, is_due: bool) -> bool {
-    let generations = &shared.generations;
-    let around = if is_due { generations.look_around(conn) } else { Ok(()) };
-    around.and_then(|()| generations.learn(conn)).unwrap_or_else(|fault| {
-        tracing::warn!(database = %at(shared), %fault, "the ids of old records could not be read; claims become slow");
-        false
-    })
 }
 
 /// The length of the log in pages, and how many of them are in the database file.

@@ -51,6 +51,18 @@ pub(super) fn run(conn: &mut Connection, place: &Place, now: Timestamp) -> Resul
     if plan(&applied(conn).map_err(tell)?, &KNOWN)?.is_empty() {
         return Ok(());
     }
+    // An index of millions of ids is sorted in files, not in memory.
+    conn.pragma_update(None, "temp_store", "FILE").map_err(|error| tell(error.into()))?;
+    let done = apply_missing(conn, now, tell);
+    conn.pragma_update(None, "temp_store", "MEMORY").map_err(|error| tell(error.into()))?;
+    done
+}
+
+fn apply_missing(
+    conn: &mut Connection,
+    now: Timestamp,
+    tell: impl Fn(Fault) -> Error + Copy,
+) -> Result<(), Error> {
     let locked = conn.transaction_with_behavior(TransactionBehavior::Immediate);
     let locked = locked.map_err(|error| tell(error.into()))?;
     // Looked at again: another process may have done it while this one waited for the lock.

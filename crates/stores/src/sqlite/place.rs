@@ -35,6 +35,11 @@ impl Place {
         &self.path
     }
 
+    /// Whether this is the path of the file that was found when the database was opened.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        identity(path).is_ok_and(|now| now == self.found)
+    }
+
     /// The path with something after its name.
     pub(super) fn beside(&self, suffix: &str) -> PathBuf {
         let mut path = self.path.clone().into_os_string();

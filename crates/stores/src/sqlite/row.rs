@@ -12,10 +12,13 @@ use semel_core::clock::{Timestamp, micros};
 use semel_core::fingerprint::{Paths, Print};
 use semel_core::history::History;
 use semel_core::record::{self, Record, Recovery, State, Terms};
-use semel_core::{Key, Nonce, Operation, OperationId, Scope, Token};
+use semel_core::{Key, Nonce, Operation, OperationId, Scope, Token, mutant};
 
 use super::error::Fault;
 use super::generations::Span;
+
+/// The generation of what is left of old ones.
+const LEFTOVERS: i64 = 0;
 
 /// A row among many: its token, and its record if that can be read.
 pub(super) type Found = (i64, Result<Record, Fault>);
@@ -32,12 +35,20 @@ pub(super) fn find_near(
     newest: i64,
     previous: Option<i64>,
 ) -> Result<Option<Record>, Fault> {
-    first(conn, include_str!("sql/find_near.sql"), params![id.as_bytes().as_slice(), newest, previous])
+    let leftovers = (!mutant::on("sqlite-leftovers-not-looked-into")).then_some(LEFTOVERS);
+    let wanted = params![id.as_bytes().as_slice(), newest, previous, leftovers];
+    first(conn, include_str!("sql/find_near.sql"), wanted)
 }
 
 /// The same, in this generation only.
 pub(super) fn find_in(conn: &Connection, id: OperationId, generation: i64) -> Result<Option<Record>, Fault> {
     first(conn, include_str!("sql/find_in.sql"), params![id.as_bytes().as_slice(), generation])
+}
+
+/// How much is left of a generation, counted so far and no further.
+pub(super) fn count_generation(conn: &Connection, generation: i64, most: i64) -> Result<i64, Fault> {
+    let mut statement = conn.prepare_cached(include_str!("sql/count_generation.sql"))?;
+    Ok(statement.query_row([generation, most], |row| row.get(0))?)
 }
 
 fn first(conn: &Connection, sql: &str, wanted: impl Params) -> Result<Option<Record>, Fault> {

@@ -44,7 +44,7 @@
 pub mod fence;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::{Connection, Transaction, TransactionState};
@@ -154,8 +154,12 @@ impl SqliteStore {
     /// [`begin`], with this store's clock and what it has seen.
     pub fn begin(&self, transaction: &Connection, call: &Call) -> Result<Begun, Error> {
         let seen = self.shared.seen();
-        let Shared { options, generations, .. } = &*self.shared;
-        begin_with(transaction, call, options.clock.clone(), Some(generations), |store_id, found| {
+        let Shared { options, generations, place, .. } = &*self.shared;
+        // A copy has the same identity and another history.
+        let is_here = transaction.path().is_some_and(|path| place.is_at(Path::new(path)))
+            || mutant::on("sqlite-filter-of-another-file");
+        let known = Some(generations).filter(|_| is_here);
+        begin_with(transaction, call, options.clock.clone(), known, |store_id, found| {
             // Another file is certainly not the one that was seen.
             let next = Mark { token: Token(found.token.0.saturating_add(1)), ..found };
             if store_id == self.shared.store_id { seen } else { next }
@@ -200,7 +204,7 @@ fn run_or_tell(
     let request = call.request();
     let id = request.operation.id();
     let current = match generations {
-        Some(generations) => generations.known().find(conn, id, store.mark)?,
+        Some(generations) => generations.about(id).find(conn, store.mark)?,
         None => row::find(conn, id)?,
     };
     let fresh = Token(store.mark.token.0 + 1);

@@ -115,3 +115,136 @@ async fn a_transaction_of_the_caller_finds_what_is_in_old_generations() {
         conn.execute_batch("ROLLBACK").unwrap();
     }
 }
+
+// G-8, G-13
+#[tokio::test]
+async fn a_state_from_before_records_were_put_elsewhere_is_noticed_when_it_comes_back() {
+    let disk = Disk::new();
+    disk.has_generations_of(5);
+    let clock = ManualClock::new();
+    let store = SqliteStore::open_with(disk.path(), on_clock(&clock)).unwrap();
+    for n in 0..100 {
+        let lease = claim(&store, &format!("op-{n}")).await;
+        if n != 10 {
+            complete(&store, &lease, "done").await;
+        }
+    }
+    let copy = disk.0.path().join("copy.db");
+    disk.meddle().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    clock.shift(i64::try_from((3 * DAY).as_micros()).unwrap());
+    let since = Instant::now();
+    while disk.generations() != BTreeSet::from([0]) {
+        store.sweep(10_000, 30 * DAY).await.unwrap();
+        assert!(since.elapsed() < Duration::from_secs(60), "still in {:?}", disk.generations());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // The file stays, with what the copy has: no other file is there, and no token was given since.
+    let here = disk.meddle();
+    here.busy_timeout(Duration::from_secs(30)).unwrap();
+    here.execute("ATTACH ?1 AS copy", [copy.to_str().unwrap()]).unwrap();
+    here.execute_batch(
+        "BEGIN IMMEDIATE;
+         DELETE FROM semel_operation;
+         INSERT INTO semel_operation SELECT * FROM copy.semel_operation;
+         UPDATE semel_meta SET token = (SELECT token FROM copy.semel_meta);
+         COMMIT;",
+    )
+    .unwrap();
+    assert!(disk.generations().contains(&1), "it is where it was");
+    let again = store.claim(&request("op-10")).await;
+    refused(again, Kind::WentBack);
+}
+
+// G-8
+#[tokio::test]
+async fn a_copy_of_the_file_is_not_looked_into_with_the_filter_of_another() {
+    let disk = Disk::new();
+    disk.has_generations_of(4);
+    let store = disk.open();
+    for n in 0..200 {
+        complete(&store, &claim(&store, &format!("here-{n}")).await, "done").await;
+    }
+    let copy = Disk::new();
+    disk.meddle().execute("VACUUM INTO ?1", [copy.path().to_str().unwrap()]).unwrap();
+    let elsewhere = copy.open();
+    for n in 0..200 {
+        let lease = claim(&elsewhere, &format!("there-{n}")).await;
+        complete(&elsewhere, &lease, "done").await;
+    }
+    // This one goes on as well, so that its filter knows all generations that the copy has.
+    for n in 200..400 {
+        complete(&store, &claim(&store, &format!("here-{n}")).await, "done").await;
+    }
+    let conn = copy.meddle();
+    let prints = Fingerprinter::new(store.status().await.unwrap().hash_keys).unwrap();
+    for n in 0..200 {
+        let scope = Scope::new("shop", "alice", "charge").unwrap();
+        let call = Call::new(
+            scope,
+            format!("there-{n}").parse().unwrap(),
+            prints.of_bytes(b"2000"),
+            &Policy::default(),
+        );
+        conn.execute_batch("BEGIN IMMEDIATE").unwrap();
+        let begun = store.begin(&conn, &call).unwrap();
+        assert!(!matches!(begun, Begun::Run(_)), "there-{n}: {begun:?}");
+        conn.execute_batch("ROLLBACK").unwrap();
+    }
+}
+
+// G-8
+#[tokio::test]
+async fn operations_of_one_transaction_may_cross_generations_and_savepoints() {
+    let disk = Disk::new();
+    disk.has_generations_of(1);
+    let store = disk.open();
+    let conn = disk.meddle();
+    let prints = Fingerprinter::new(store.status().await.unwrap().hash_keys).unwrap();
+    let call = |n: usize| {
+        let scope = Scope::new("shop", "alice", "charge").unwrap();
+        let key = format!("op-{n}").parse().unwrap();
+        Call::new(scope, key, prints.of_bytes(b"2000"), &Policy::default())
+    };
+    let runs = |n: usize| matches!(store.begin(&conn, &call(n)).unwrap(), Begun::Run(_));
+    for round in 0..20 {
+        conn.execute_batch("BEGIN IMMEDIATE; SAVEPOINT tried").unwrap();
+        assert!((0..7).all(|n| runs(100 * round + n)));
+        conn.execute_batch("ROLLBACK TO tried").unwrap();
+        assert!((0..5).all(|n| runs(100 * round + n)), "what was rolled back did not happen");
+        conn.execute_batch("COMMIT").unwrap();
+        for n in (0..=round).flat_map(|round| (0..5).map(move |n| 100 * round + n)) {
+            let found = store.claim(&request(&format!("op-{n}"))).await.unwrap();
+            assert!(!matches!(found, Claim::Granted(_)), "op-{n}, after {round}");
+        }
+    }
+}
+
+// G-8
+#[tokio::test]
+async fn records_of_earlier_builds_are_found_when_the_file_was_migrated() {
+    let disk = Disk::new();
+    let store = disk.open();
+    for n in 0..50 {
+        complete(&store, &claim(&store, &format!("op-{n}")).await, "done").await;
+    }
+    store.close().await;
+    disk.meddle()
+        .execute_batch(
+            "BEGIN;
+             DROP INDEX semel_operation_id;
+             ALTER TABLE semel_operation DROP COLUMN generation;
+             ALTER TABLE semel_meta DROP COLUMN generation_bits;
+             CREATE UNIQUE INDEX semel_operation_id ON semel_operation (id);
+             DELETE FROM semel_schema WHERE version >= 5;
+             COMMIT;",
+        )
+        .unwrap();
+    let store = disk.open();
+    assert_eq!(disk.generations(), BTreeSet::from([0]));
+    for n in 0..50 {
+        let found = store.claim(&request(&format!("op-{n}"))).await.unwrap();
+        assert!(matches!(found, Claim::Completed { .. }), "op-{n}: {found:?}");
+    }
+    claim(&store, "another").await;
+    assert_eq!(disk.generations(), BTreeSet::from([0, 1]));
+}

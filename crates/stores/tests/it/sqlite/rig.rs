@@ -57,6 +57,21 @@ impl SqliteRig {
     }
 }
 
+/// No constraint of the database says that an operation has one record, so every case ends with a look.
+impl Drop for SqliteRig {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let twice = "SELECT count(*) FROM (SELECT 1 FROM semel_operation GROUP BY id HAVING count(*) > 1)";
+        let conn = self.disk.meddle();
+        conn.busy_timeout(std::time::Duration::from_secs(30)).unwrap();
+        let found = conn.query_row(twice, [], |row| row.get::<_, u32>(0));
+        // A case may have taken the file away.
+        assert!(!found.is_ok_and(|count| count > 0), "an operation has two records");
+    }
+}
+
 impl Rig for SqliteRig {
     fn engine(&self) -> &'static str {
         "sqlite"

@@ -1,0 +1,2 @@
+-- The highest generation that has records.
+SELECT max(generation) FROM semel_operation;
