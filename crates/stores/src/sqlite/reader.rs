@@ -38,12 +38,11 @@ pub(super) fn run(shared: Arc<Shared>, questions: &Queue<Question>, conn: Connec
 impl Reader {
     /// The record of an operation, expired or not.
     pub(super) fn get(&mut self, id: OperationId) -> Result<Option<Record>, Error> {
-        // Before the snapshot is taken: what becomes known later may be of a later state.
-        let known = self.shared.generations.about(id);
+        let shared = self.shared.clone();
         self.look(|conn| {
             let snapshot = conn.unchecked_transaction()?;
             let mark = mark(&snapshot)?;
-            Ok((mark, known.find(&snapshot, mark)?))
+            Ok((mark, shared.generations.find(&snapshot, id, mark)?))
         })
     }
 

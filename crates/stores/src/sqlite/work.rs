@@ -67,7 +67,7 @@ impl<'a> Work<'a> {
 
     /// One verb of the store.
     pub(super) fn step<V: Verb>(&mut self, verb: &V) -> Result<V::Answer, Fault> {
-        let current = self.shared.generations.about(verb.operation()).find(self.conn, self.mark)?;
+        let current = self.shared.generations.find(self.conn, verb.operation(), self.mark)?;
         let fresh = Token(self.mark.token.0 + 1);
         let step = verb.decide(current.as_ref(), Moment { now: self.now, fresh });
         if let Some(record) = &step.put {

@@ -204,7 +204,7 @@ fn run_or_tell(
     let request = call.request();
     let id = request.operation.id();
     let current = match generations {
-        Some(generations) => generations.about(id).find(conn, store.mark)?,
+        Some(generations) => generations.find(conn, id, store.mark)?,
         None => row::find(conn, id)?,
     };
     let fresh = Token(store.mark.token.0 + 1);
