@@ -206,7 +206,7 @@ async fn a_compacted_topic_delivers_again_for_ever(world: World) {
 }
 
 /// What a reader of committed messages sees, once there are so many and no more come.
-fn committed(brokers: &str, topic: &str, wanted: usize) -> Vec<String> {
+pub(crate) fn committed(brokers: &str, topic: &str, wanted: usize) -> Vec<String> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers).set("group.id", Nonce::random().to_string());
     config.set("auto.offset.reset", "earliest").set("isolation.level", "read_committed");
