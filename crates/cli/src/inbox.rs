@@ -39,6 +39,8 @@ enum Verb {
     Replay(Replay),
     /// Never apply a letter; those behind it go on
     Discard(Which),
+    /// Read a Kafka topic from its beginning again, because it was made anew or has lost its end
+    Rewind(Rewind),
 }
 
 #[derive(Args)]
@@ -78,6 +80,19 @@ struct Replay {
     id: Option<Id>,
 }
 
+#[derive(Args)]
+struct Rewind {
+    /// Who reads it
+    #[arg(long)]
+    group: String,
+    /// The topic
+    #[arg(long)]
+    topic: String,
+    /// Only this partition
+    #[arg(long)]
+    partition: Option<i32>,
+}
+
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let inbox = semel::stores::open_inbox(&arguments.store).await.context("the store cannot be opened")?;
     match arguments.verb {
@@ -85,6 +100,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Verb::Dead(dead) => list(&inbox, &dead).await,
         Verb::Replay(Replay { which, id }) => judge(&inbox, &which, Verdict::Replay(id)).await,
         Verb::Discard(which) => judge(&inbox, &which, Verdict::Discard).await,
+        Verb::Rewind(which) => rewind(&inbox, &which).await,
     }
 }
 
@@ -157,4 +173,20 @@ async fn judge(inbox: &Arc<dyn Inbox>, which: &Which, verdict: Verdict) -> anyho
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn rewind(inbox: &Arc<dyn Inbox>, which: &Rewind) -> anyhow::Result<ExitCode> {
+    let Rewind { group, topic, partition } = which;
+    match inbox.rewind(group, topic, *partition).await? {
+        0 => {
+            eprintln!("semel: the group {group} has taken no such partition of the topic {topic}");
+            Ok(ExitCode::FAILURE)
+        }
+        count => {
+            println!(
+                "{count} partitions of {topic} are read from their beginning; what {group} has applied is a duplicate"
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }

@@ -32,6 +32,7 @@ pub(super) const OLD_FENCES: &str = include_str!("sql/old_fences.sql");
 pub(super) const PARKED: &str = include_str!("sql/parked.sql");
 pub(super) const PARKED_HELD: &str = concat!(include_str!("sql/parked.sql"), "LOCK IN SHARE MODE\n");
 pub(super) const REPLAY: &str = include_str!("sql/replay.sql");
+pub(super) const REWIND: &str = include_str!("sql/rewind.sql");
 pub(super) const SHELVE: &str = include_str!("sql/shelve.sql");
 pub(super) const STALE_LETTER: &str = include_str!("sql/stale_letter.sql");
 pub(super) const TAKE_LETTER: &str = include_str!("sql/take_letter.sql");

@@ -152,6 +152,15 @@ impl Inbox for MysqlInbox {
         })
     }
 
+    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+        let values = [group.into(), topic.into(), partition.into(), partition.into()];
+        Box::pin(async move {
+            transact!(self, conn => async {
+                Ok::<_, Fault>(Done::Commit(tell(conn, sql::REWIND, &values).await?.changed))
+            })
+        })
+    }
+
     fn sweep<'a>(&'a self, group: &'a str, kept: Duration, limit: u32) -> Pending<'a, Swept> {
         Box::pin(async move {
             transact!(self, conn => async {

@@ -28,6 +28,7 @@ const LETTERS: &str = include_str!("../sql/inbox_letters.sql");
 const REPLAY: &str = include_str!("../sql/inbox_replay.sql");
 const DISCARD: &str = include_str!("../sql/inbox_discard.sql");
 const THERE: &str = include_str!("../sql/inbox_letter_there.sql");
+const REWIND: &str = include_str!("../sql/inbox_rewind.sql");
 const SWEEP: &str = include_str!("../sql/inbox_sweep.sql");
 const OVERVIEW: &str = include_str!("../sql/inbox_overview.sql");
 const SETTINGS: &str = include_str!("../sql/inbox_settings.sql");
@@ -170,6 +171,14 @@ impl Inbox for PostgresInbox {
             let rows = self.ask(ASSIGN, &params).await?;
             let row = rows.first().ok_or_else(no_row)?;
             Ok(Assignment { generation: get::<i64>(row, 0)? as u64, next: get(row, 1)? })
+        })
+    }
+
+    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+        Box::pin(async move {
+            let params: [Param<'_>; 3] =
+                [(&group, Type::TEXT), (&topic, Type::TEXT), (&partition, Type::INT4)];
+            Ok(self.ask(REWIND, &params).await?.len() as u64)
         })
     }
 

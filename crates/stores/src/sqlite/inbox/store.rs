@@ -234,6 +234,14 @@ impl Inbox for SqliteInbox {
         }))
     }
 
+    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+        let (group, topic) = (group.to_owned(), topic.to_owned());
+        Box::pin(self.transact(move |tx, _| {
+            let mut rewind = tx.prepare_cached(include_str!("../sql/inbox_rewind.sql"))?;
+            Ok(Done::Commit(rewind.execute(params![group, topic, partition])? as u64))
+        }))
+    }
+
     fn sweep<'a>(&'a self, group: &'a str, kept: Duration, limit: u32) -> Pending<'a, Swept> {
         let group = group.to_owned();
         Box::pin(self.transact(move |tx, now| {
