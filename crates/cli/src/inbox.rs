@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use semel::inbox::{Aside, Id, Inbox, Judged, Letter, Verdict};
+use semel::inbox::{Aside, Id, Inbox, Judged, Letter, State, Verdict};
 
 use crate::time;
 
@@ -75,7 +75,7 @@ struct Which {
 struct Replay {
     #[command(flatten)]
     which: Which,
-    /// The id for a message that has none
+    /// The id for a message that has none; one the group does not know yet
     #[arg(long)]
     id: Option<Id>,
 }
@@ -171,6 +171,18 @@ async fn judge(inbox: &Arc<dyn Inbox>, which: &Which, verdict: Verdict) -> anyho
             eprintln!("semel: letter {number} has no id; give it one with --id");
             return Ok(ExitCode::FAILURE);
         }
+        Judged::IdUsed(state) => {
+            let whose = match state {
+                State::Done => "a message that was applied already",
+                State::Intended => "a message that is being applied",
+                State::Aside => "another letter, or one that was discarded",
+            };
+            eprintln!(
+                "semel: letter {number} is not applied: that id is the one of {whose}. If it is the same message, discard \
+                 this letter (semel inbox discard --group {group} {number}); if it is not, give it an id of its own"
+            );
+            return Ok(ExitCode::FAILURE);
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -184,7 +196,7 @@ async fn rewind(inbox: &Arc<dyn Inbox>, which: &Rewind) -> anyhow::Result<ExitCo
         }
         count => {
             println!(
-                "{count} partitions of {topic} are read from their beginning; what {group} has applied is a duplicate"
+                "partitions of {topic} that are read from their beginning: {count}; what {group} has applied is not applied again"
             );
             Ok(ExitCode::SUCCESS)
         }

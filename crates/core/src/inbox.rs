@@ -248,7 +248,7 @@ pub enum Kept {
 /// What an operator does with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Apply it again. One without an id gets this one.
+    /// Apply it again. One without an id gets this one, which no message of its source may have had before.
     Replay(Option<Id>),
     /// Never apply it; those behind it go on.
     Discard,
@@ -263,6 +263,9 @@ pub enum Judged {
     NotThere,
     /// It has no id and was given none, so it could not be told from its next delivery.
     NoId,
+    /// It was given an id the ledger knows, of a message that has come so far: under this id it would be applied a second
+    /// time, or in the place of another.
+    IdUsed(State),
 }
 
 /// What a sweep did.

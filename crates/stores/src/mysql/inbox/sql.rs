@@ -27,6 +27,7 @@ pub(super) const GROUPS: &str = include_str!("sql/groups.sql");
 pub(super) const INSERT: &str = include_str!("sql/insert.sql");
 pub(super) const LETTER: &str = include_str!("sql/letter.sql");
 pub(super) const LETTERS: &str = include_str!("sql/letters.sql");
+pub(super) const NAME: &str = include_str!("sql/name.sql");
 pub(super) const OLD_BATCHES: &str = include_str!("sql/old_batches.sql");
 pub(super) const OLD_FENCES: &str = include_str!("sql/old_fences.sql");
 pub(super) const PARKED: &str = include_str!("sql/parked.sql");
