@@ -14,6 +14,7 @@
 
 mod arrival;
 mod order;
+mod reach;
 mod retention;
 
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub use arrival::{
     Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, Nameless, NoId, headers_of, headers_text,
 };
 pub use order::{Entry, State, firsts, in_order, judge, vouched};
+pub use reach::Reach;
 pub use retention::{Horizon, Retention, TooShort};
 
 use crate::clock::Timestamp;
@@ -42,7 +44,7 @@ pub enum Received {
     /// Its id was used before for another payload. Nobody knows which is right: a dead letter.
     Conflict,
     /// Published by a relay that had lost its lane, below what its successor had got applied: kept, not
-    /// applied. The successor's own copy of it is new.
+    /// applied. The successor's own copy of it is new. See [`Reach`].
     Stale,
     /// An earlier message of its key is set aside: it waits behind it.
     Behind,

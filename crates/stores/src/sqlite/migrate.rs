@@ -12,7 +12,7 @@ use super::error::Fault;
 use super::place::Place;
 use crate::migrate::{Applied, Migration, Missing, hex, plan};
 
-static KNOWN: [Migration; 4] = [
+static KNOWN: [Migration; 5] = [
     Migration {
         version: 1,
         name: "operations",
@@ -35,6 +35,12 @@ static KNOWN: [Migration; 4] = [
         version: 4,
         name: "inbox",
         sql: include_str!("../../migrations/sqlite/0004_inbox.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 5,
+        name: "since",
+        sql: include_str!("../../migrations/sqlite/0005_since.sql"),
         minimum_reader: 1,
     },
 ];
