@@ -2,7 +2,9 @@
 -- before that place was published while nobody else did, however late it is delivered. Not known of the rows that are there.
 ALTER TABLE semel_inbox_fence ADD COLUMN since bigint, ADD COLUMN prior bigint NOT NULL DEFAULT 0;
 
--- As it was (0010_ledger.sql), which other builds go on calling, and with the places of messages: writes the ledger rows of a batch and says what each message is, in the order of the batch; one row stands for all if
+-- As in 0010_ledger.sql, whose form earlier builds go on calling, and with the places of messages.
+--
+-- Writes the ledger rows of a batch and says what each message is, in the order of the batch; one row stands for all if
 -- all are new. Nothing is written and no row comes back if something is unusual: then the statement that knows these cases is
 -- to be asked.
 --
