@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use semel::inbox::{Aside, Id, Inbox, Judged, Letter, Verdict};
+use semel::inbox::{Aside, Id, Inbox, Judged, Letter, State, Verdict};
 
 use crate::time;
 
@@ -39,6 +39,8 @@ enum Verb {
     Replay(Replay),
     /// Never apply a letter; those behind it go on
     Discard(Which),
+    /// Read a Kafka topic from its beginning again, because it was made anew or has lost its end
+    Rewind(Rewind),
 }
 
 #[derive(Args)]
@@ -73,9 +75,22 @@ struct Which {
 struct Replay {
     #[command(flatten)]
     which: Which,
-    /// The id for a message that has none
+    /// The id for a message that has none; one the group does not know yet
     #[arg(long)]
     id: Option<Id>,
+}
+
+#[derive(Args)]
+struct Rewind {
+    /// Who reads it
+    #[arg(long)]
+    group: String,
+    /// The topic
+    #[arg(long)]
+    topic: String,
+    /// Only this partition
+    #[arg(long)]
+    partition: Option<i32>,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -85,6 +100,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Verb::Dead(dead) => list(&inbox, &dead).await,
         Verb::Replay(Replay { which, id }) => judge(&inbox, &which, Verdict::Replay(id)).await,
         Verb::Discard(which) => judge(&inbox, &which, Verdict::Discard).await,
+        Verb::Rewind(which) => rewind(&inbox, &which).await,
     }
 }
 
@@ -155,6 +171,34 @@ async fn judge(inbox: &Arc<dyn Inbox>, which: &Which, verdict: Verdict) -> anyho
             eprintln!("semel: letter {number} has no id; give it one with --id");
             return Ok(ExitCode::FAILURE);
         }
+        Judged::IdUsed(state) => {
+            let whose = match state {
+                State::Done => "a message that was applied already",
+                State::Intended => "a message that is being applied",
+                State::Aside => "another letter, or one that was discarded",
+            };
+            eprintln!(
+                "semel: letter {number} is not applied: that id is the one of {whose}. If it is the same message, discard \
+                 this letter (semel inbox discard --group {group} {number}); if it is not, give it an id of its own"
+            );
+            return Ok(ExitCode::FAILURE);
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn rewind(inbox: &Arc<dyn Inbox>, which: &Rewind) -> anyhow::Result<ExitCode> {
+    let Rewind { group, topic, partition } = which;
+    match inbox.rewind(group, topic, *partition).await? {
+        0 => {
+            eprintln!("semel: the group {group} has taken no such partition of the topic {topic}");
+            Ok(ExitCode::FAILURE)
+        }
+        count => {
+            println!(
+                "partitions of {topic} that are read from their beginning: {count}; what {group} has applied is not applied again"
+            );
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }

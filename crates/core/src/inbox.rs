@@ -14,6 +14,7 @@
 
 mod arrival;
 mod order;
+mod reach;
 mod retention;
 
 use std::time::Duration;
@@ -22,6 +23,7 @@ pub use arrival::{
     Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, Nameless, NoId, headers_of, headers_text,
 };
 pub use order::{Entry, State, firsts, in_order, judge, vouched};
+pub use reach::Reach;
 pub use retention::{Horizon, Retention, TooShort};
 
 use crate::clock::Timestamp;
@@ -42,7 +44,7 @@ pub enum Received {
     /// Its id was used before for another payload. Nobody knows which is right: a dead letter.
     Conflict,
     /// Published by a relay that had lost its lane, below what its successor had got applied: kept, not
-    /// applied. The successor's own copy of it is new.
+    /// applied. The successor's own copy of it is new. See [`Reach`].
     Stale,
     /// An earlier message of its key is set aside: it waits behind it.
     Behind,
@@ -248,7 +250,7 @@ pub enum Kept {
 /// What an operator does with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Apply it again. One without an id gets this one.
+    /// Apply it again. One without an id gets this one, which no message of its source may have had before.
     Replay(Option<Id>),
     /// Never apply it; those behind it go on.
     Discard,
@@ -263,6 +265,9 @@ pub enum Judged {
     NotThere,
     /// It has no id and was given none, so it could not be told from its next delivery.
     NoId,
+    /// It was given an id the ledger knows, of a message that has come so far: under this id it would be applied a second
+    /// time, or in the place of another.
+    IdUsed(State),
 }
 
 /// What a sweep did.
@@ -331,6 +336,13 @@ pub trait Inbox: Send + Sync + 'static {
 
     /// Takes a partition: whoever had it before can commit nothing any more.
     fn assign<'a>(&'a self, group: &'a str, topic: &'a str, partition: i32) -> Pending<'a, Assignment>;
+
+    /// Lets a group read a topic from its beginning again, all of its partitions or one, because the topic was made anew or
+    /// lost its end. Whoever reads it now is refused and takes it again. How many partitions that are: only those
+    /// that somebody has taken before.
+    ///
+    /// What was applied stays in the ledger, so what is there again is a duplicate.
+    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64>;
 
     /// Deletes ledger rows of messages that were settled longer ago than `kept`, at most `limit`. It never
     /// waits for a consumer, and a consumer never for more than one such step.

@@ -11,6 +11,7 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
+use semel::inbox::{Arrival, Aside, Batch, Id, Inbox, Incoming, SetAside};
 use tokio::sync::Notify;
 
 use crate::engines::engines;
@@ -173,4 +174,52 @@ async fn story(server: &str, store: &str) {
     until("it is called again", || service.done().contains(&"c1".to_owned())).await;
     assert_eq!(service.begun("c1"), 2);
     context.delete_stream(&stream).await.expect("the stream goes");
+}
+
+/// What is refused, and why.
+fn refused(store: &str, arguments: &[&str]) -> String {
+    let output = Command::new(SEMEL).arg("inbox").args(arguments).args(["--store", store]).output();
+    let output = output.expect("the binary starts");
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).expect("text")
+}
+
+#[test]
+fn a_known_id_and_a_topic_nobody_reads_are_refused_in_a_sentence() {
+    // G-45, G-47
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("semel.db");
+    let store = format!("sqlite:{}", path.display());
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
+    let ledger = semel::SqliteStore::open(&path).expect("it opens").inbox();
+    let message = Incoming { source: "orders".into(), place: "1".into(), ..Incoming::default() };
+    let known = Arrival::of(Id::parse("order-1").expect("an id"), message.clone());
+    let batch = Batch { group: "shop".into(), arrivals: vec![known], offsets: Vec::new() };
+    let letter = SetAside {
+        message: &message,
+        id: None,
+        letter: None,
+        aside: Aside::Dead,
+        reason: "it has no id".into(),
+        tries: 0,
+        again_in: Duration::ZERO,
+    };
+    runtime.block_on(async {
+        ledger.intend(&batch).await.expect("it is written down");
+        ledger.finish(&batch, &[Duration::ZERO]).await.expect("it is done");
+        ledger.set_aside("shop", &[letter], &[]).await.expect("it is kept");
+    });
+    let why = refused(&store, &["replay", "--group", "shop", "1", "--id", "order-1"]);
+    assert!(why.contains("applied already") && why.contains("semel inbox discard --group shop 1"), "{why}");
+    let replayed = inbox(&store, &["replay", "--group", "shop", "1", "--id", "order-2"]);
+    assert!(replayed.contains("letter 1 is applied again"), "{replayed}");
+
+    let rewind = ["rewind", "--group", "shop", "--topic", "orders"];
+    let why = refused(&store, &rewind);
+    assert!(why.contains("the group shop has taken no such partition of the topic orders"), "{why}");
+    runtime.block_on(ledger.assign("shop", "orders", 0)).expect("it is given");
+    let said = inbox(&store, &rewind);
+    assert!(said.contains("from their beginning: 1;"), "{said}");
+    let next = runtime.block_on(ledger.assign("shop", "orders", 0)).expect("it is given").next;
+    assert_eq!(next, Some(0));
 }

@@ -114,6 +114,12 @@ pub struct Incoming {
 }
 
 impl Incoming {
+    /// Its place, where a source numbers all of its messages in one order, as a stream does. The places of a topic with
+    /// partitions are no numbers.
+    pub fn number(&self) -> Option<u64> {
+        self.place.parse().ok()
+    }
+
     /// The first header of this name, in lower case.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|header| header.name == name).map(|header| header.value.as_str())

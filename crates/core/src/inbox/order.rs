@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
-use super::{Arrival, Received};
+use super::{Arrival, Reach, Received};
 use crate::mutant;
 
 /// How far a message has come, as the ledger keeps it.
@@ -89,14 +89,14 @@ pub fn firsts(arrivals: &[Arrival]) -> Vec<usize> {
 /// The whole batch from what the ledger said of [`firsts`]: later copies are duplicates or conflicts of the
 /// first, and whatever comes after a message that is set aside waits behind it.
 ///
-/// Stale is only what an older holder of a lane publishes below what was applied already. In one holding
+/// Stale is only what an older holder of a lane publishes below what was applied already, and after its successor began. In one holding
 /// nothing is: transactions that overlap commit out of the order of their numbers. What an older holder
 /// publishes further on is the next of the same list, and its successor's copy is then a duplicate.
 pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Received> {
     let found: HashMap<usize, Received> = found.iter().copied().collect();
     let mut hashes: HashMap<(&str, &str), [u8; 32]> = HashMap::new();
     let mut parked: HashSet<(&str, Cow<'_, str>)> = HashSet::new();
-    let mut furthest: HashMap<(&str, u64, Cow<'_, str>), (u64, u64)> = HashMap::new();
+    let mut furthest: HashMap<(&str, u64, Cow<'_, str>), Reach> = HashMap::new();
     let mut all = Vec::with_capacity(arrivals.len());
     for (index, arrival) in arrivals.iter().enumerate() {
         let source = &*arrival.message.source;
@@ -109,12 +109,13 @@ pub fn in_order(arrivals: &[Arrival], found: &[(usize, Received)]) -> Vec<Receiv
         hashes.entry((source, arrival.id.as_str())).or_insert(arrival.hash);
         if let (Received::New, Some(fence), Some(key), None) = (received, arrival.fence, &key, arrival.letter)
         {
-            let (epoch, sequence) =
-                furthest.entry((source, fence.lane, key.clone())).or_insert((fence.epoch, fence.sequence));
-            if fence.epoch < *epoch && fence.sequence <= *sequence {
-                received = Received::Stale;
+            let place = arrival.message.number();
+            let named = (source, fence.lane, key.clone());
+            let reach = furthest.entry(named).or_insert_with(|| Reach::of(fence, place));
+            match reach.is_stale(fence, place) {
+                true => received = Received::Stale,
+                false => reach.further(fence, place),
             }
-            (*epoch, *sequence) = (fence.epoch.max(*epoch), fence.sequence.max(*sequence));
         }
         if let Some(key) = key {
             if received == Received::New && parked.contains(&(source, key.clone())) {

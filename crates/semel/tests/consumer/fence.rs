@@ -19,6 +19,8 @@ crate::on_every_database!(
     an_offset_goes_forward_only_and_with_the_effect,
     what_a_zombie_relay_publishes_late_is_kept_and_not_applied,
     a_late_commit_of_the_same_holding_is_applied,
+    what_was_published_before_a_newer_holding_is_applied_however_late_it_comes,
+    what_a_zombie_relay_publishes_after_its_successor_began_is_stale_however_often_lanes_change_hands,
     a_zombie_relay_in_between_leaves_each_message_applied_once_and_in_order,
     the_rightful_copy_of_a_stale_message_is_applied,
     stores_that_publish_under_one_key_do_not_shut_each_other_out,
@@ -77,6 +79,58 @@ async fn what_a_zombie_relay_publishes_late_is_kept_and_not_applied(world: World
     assert_eq!(world.effects().await, ["1", "2", "3"]);
     let kept = world.inbox.letters("g", Some(Aside::Stale), 0, 9).await.unwrap();
     assert_eq!(kept.len(), 1, "nothing is lost");
+}
+
+/// The same, at a place of a stream.
+fn fenced_at(place: u64, epoch: u64, sequence: u64) -> Arrival {
+    let mut arrival = fenced(&format!("{sequence}@{place}"), epoch, sequence);
+    arrival.message.place = place.to_string();
+    arrival
+}
+
+async fn what_was_published_before_a_newer_holding_is_applied_however_late_it_comes(world: World) {
+    // G-42, G-45
+    let apply = async |arrivals: &[Arrival]| world.apply(arrivals).await;
+    assert_eq!(apply(&[fenced_at(10, 1, 4)]).await, Applied::Committed(vec![New]));
+    assert_eq!(apply(&[fenced_at(12, 2, 6)]).await, Applied::Committed(vec![New]));
+    assert_eq!(apply(&[fenced_at(11, 1, 5)]).await, Applied::Committed(vec![New]), "it was on its way");
+    assert_eq!(apply(&[fenced_at(13, 1, 3)]).await, Applied::Committed(vec![Stale]), "a zombie's");
+    assert_eq!(apply(&[fenced_at(13, 1, 3)]).await, Applied::Committed(vec![Duplicate]));
+    let batch = [fenced_at(16, 3, 9), fenced_at(15, 2, 8), fenced_at(14, 2, 7), fenced_at(17, 2, 2)];
+    assert_eq!(apply(&batch).await, Applied::Committed(vec![New, New, New, Stale]), "the same in one batch");
+    assert_eq!(apply(&[fenced_at(18, 2, 1)]).await, Applied::Committed(vec![Stale]));
+    let letters = world.inbox.letters("g", None, 0, 9).await.unwrap();
+    assert_eq!(letters.len(), 3, "{letters:?}");
+}
+
+async fn what_a_zombie_relay_publishes_after_its_successor_began_is_stale_however_often_lanes_change_hands(
+    world: World,
+) {
+    // G-42
+    let apply = async |arrivals: &[Arrival]| world.apply(arrivals).await;
+    let new = |count| Applied::Committed(vec![New; count]);
+    assert_eq!(apply(&[fenced_at(10, 1, 4)]).await, new(1));
+    // The first message of a holding may be delivered last, here and within a batch.
+    assert_eq!(apply(&[fenced_at(16, 2, 8)]).await, new(1));
+    assert_eq!(apply(&[fenced_at(14, 2, 7), fenced_at(12, 2, 6)]).await, new(2));
+    assert_eq!(apply(&[fenced_at(13, 1, 5)]).await, Applied::Committed(vec![Stale]));
+    assert_eq!(apply(&[fenced_at(30, 3, 9)]).await, new(1));
+    assert_eq!(apply(&[fenced_at(15, 1, 3)]).await, Applied::Committed(vec![Stale]), "still");
+    assert_eq!(apply(&[fenced_at(11, 2, 2)]).await, new(1), "nobody else published until 30");
+    // A batch with several holdings of a key that was never seen.
+    let other = |place, epoch, sequence| {
+        let mut arrival = fenced_at(place, epoch, sequence);
+        arrival.message.key = Some("other".into());
+        arrival
+    };
+    let batch = [other(41, 1, 21), other(43, 2, 22), other(45, 3, 24)];
+    assert_eq!(apply(&batch).await, new(3));
+    assert_eq!(apply(&[other(44, 2, 23)]).await, new(1));
+    assert_eq!(apply(&[other(42, 1, 20)]).await, Applied::Committed(vec![Stale]), "nobody knows");
+    // A ledger of an earlier build does not know where a holding began.
+    world.run("UPDATE semel_inbox_fence SET since = NULL").await;
+    assert_eq!(apply(&[other(46, 3, 25)]).await, new(1));
+    assert_eq!(apply(&[other(40, 2, 19)]).await, Applied::Committed(vec![Stale]));
 }
 
 async fn a_late_commit_of_the_same_holding_is_applied(world: World) {

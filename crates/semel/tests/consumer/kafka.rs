@@ -27,6 +27,7 @@ crate::on_every_database!(
     the_databases_offset_is_where_reading_goes_on,
     a_reader_that_begins_at_the_end_misses_nothing_after_a_restart,
     a_compacted_topic_delivers_again_for_ever,
+    a_topic_that_was_made_anew_is_refused_until_its_group_reads_it_from_the_beginning,
 );
 
 fn config(brokers: &str, name: &str, value: &str) -> ClientConfig {
@@ -69,6 +70,19 @@ impl Topic {
         let name = made(&brokers, partitions, policy).await;
         let producer = config(&brokers, "enable.idempotence", "true").create().unwrap();
         Some(Self { brokers, name, producer })
+    }
+
+    /// Deletes it, and makes another of the same name.
+    async fn make_anew(&self) {
+        let admin: AdminClient<DefaultClientContext> =
+            config(&self.brokers, "client.id", "t").create().unwrap();
+        admin.delete_topics(&[&self.name], &AdminOptions::new()).await.unwrap()[0].as_ref().unwrap();
+        let topic = NewTopic::new(&self.name, 1, TopicReplication::Fixed(1)).set("retention.ms", "86400000");
+        until("the topic is made", async || {
+            // It may still be on its way out.
+            admin.create_topics([&topic], &AdminOptions::new()).await.unwrap()[0].is_ok()
+        })
+        .await;
     }
 
     async fn publish(&self, id: &str, key: &str, payload: &str) {
@@ -205,8 +219,72 @@ async fn a_compacted_topic_delivers_again_for_ever(world: World) {
     }
 }
 
+async fn a_topic_that_was_made_anew_is_refused_until_its_group_reads_it_from_the_beginning(world: World) {
+    // G-47
+    let Some(topic) = Topic::new(1).await else { return };
+    for n in 0..5 {
+        topic.publish(&format!("old{n}"), "k", "x").await;
+    }
+    let consumer = topic.start(&world).await;
+    until("all are applied", async || world.effects().await.len() == 5).await;
+    consumer.stop().await;
+    topic.make_anew().await;
+    for n in 0..2 {
+        topic.publish(&format!("new{n}"), "k", "x").await;
+    }
+    for _ in 0..2 {
+        // However often it is started.
+        let ended = tokio::time::timeout(Duration::from_secs(60), topic.start(&world).await.task).await;
+        let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+        assert_eq!(error.kind(), semel::error::Kind::WentBack, "{error}");
+        let what = format!("semel inbox rewind --group {0} --topic {0}", topic.name);
+        assert!(error.to_string().contains(&what), "{error}");
+    }
+    let rewind = async |partition| world.inbox.rewind(&topic.name, &topic.name, partition).await.unwrap();
+    assert_eq!(world.inbox.rewind("another", &topic.name, None).await.unwrap(), 0);
+    assert_eq!(rewind(Some(7)).await, 0, "it has no such partition");
+    let before = world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap();
+    assert_eq!((before.next, rewind(Some(0)).await), (Some(5), 1));
+    let after = world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap();
+    assert_eq!(after.next, Some(0));
+    assert!(after.generation > before.generation + 1, "whoever read it until now commits nothing");
+    assert_eq!(rewind(None).await, 1);
+
+    topic.publish("old0", "k", "x").await;
+    let consumer = topic.start(&world).await;
+    until("all are settled", async || consumer.tally.settled() == 3).await;
+    consumer.stop().await;
+    let effects = world.effects().await;
+    assert_eq!(
+        effects[5..],
+        ["new0", "new1"],
+        "nothing is skipped, and what was applied is not applied again"
+    );
+}
+
+#[test]
+fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_applies_nothing_out_of_place() {
+    // G-47
+    crate::world::on_sqlite(async |world| {
+        let Some(topic) = Topic::new(1).await else { return };
+        for n in 0..5 {
+            topic.publish(&format!("old{n}"), "k", "x").await;
+        }
+        let consumer = topic.start(&world).await;
+        until("all are applied", async || world.effects().await.len() == 5).await;
+        topic.make_anew().await;
+        for n in 0..2 {
+            topic.publish(&format!("new{n}"), "k", "x").await;
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(100), consumer.task).await;
+        let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+        assert_eq!(error.kind(), semel::error::Kind::WentBack, "{error}");
+        assert_eq!(world.effects().await.len(), 5);
+    });
+}
+
 /// What a reader of committed messages sees, once there are so many and no more come.
-fn committed(brokers: &str, topic: &str, wanted: usize) -> Vec<String> {
+pub(crate) fn committed(brokers: &str, topic: &str, wanted: usize) -> Vec<String> {
     let mut config = ClientConfig::new();
     config.set("bootstrap.servers", brokers).set("group.id", Nonce::random().to_string());
     config.set("auto.offset.reset", "earliest").set("isolation.level", "read_committed");

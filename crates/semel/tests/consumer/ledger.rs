@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use semel::inbox::Received::{Behind, Conflict, Duplicate, New};
 use semel::inbox::{
-    Applied, Arrival, Aside, Batch, Failure, Judged, Kept, Offset, Overview, Received, SetAside, Verdict,
+    Applied, Arrival, Aside, Batch, Failure, Id, Judged, Kept, Offset, Overview, Received, SetAside, State,
+    Verdict,
 };
 
 use crate::world::{World, arrival};
@@ -19,6 +20,7 @@ crate::on_every_database!(
     a_place_that_is_used_again_loses_no_message,
     a_key_no_index_takes_keeps_its_order_all_the_same,
     two_transactions_with_the_same_messages_apply_them_once,
+    an_id_that_is_known_is_given_to_no_letter,
     the_sweep_deletes_what_is_old_and_settled_and_nothing_else,
     sweeping_beside_consumers_holds_nobody_up,
     a_call_without_a_result_is_made_again_and_with_one_never,
@@ -192,6 +194,44 @@ async fn two_transactions_with_the_same_messages_apply_them_once(world: World) {
     }
     assert_eq!(applied, 40);
     assert_eq!(world.effects().await.len(), 40);
+}
+
+async fn an_id_that_is_known_is_given_to_no_letter(world: World) {
+    // G-45
+    let (done, open) = (arrival("done", None, "a"), arrival("open", None, "b"));
+    assert_eq!(world.apply(std::slice::from_ref(&done)).await, committed(&[New]));
+    let intended = Batch { group: "g".into(), arrivals: vec![open], offsets: Vec::new() };
+    world.inbox.intend(&intended).await.unwrap();
+    // The message that was applied came once more without its id, and another without one.
+    let mut again = done.clone();
+    again.message.place = "elsewhere".into();
+    let other = arrival("x", None, "c");
+    for nameless in [&again, &other] {
+        let letter = SetAside { id: None, aside: Aside::Dead, ..later(nameless) };
+        world.inbox.set_aside("g", &[letter], &[]).await.unwrap();
+    }
+    let letters = world.inbox.letters("g", None, 0, 9).await.unwrap();
+    let replay = async |letter: usize, id: &str| {
+        let verdict = Verdict::Replay(Some(Id::parse(id).unwrap()));
+        world.inbox.judge("g", letters[letter].number, &verdict).await.unwrap()
+    };
+    assert_eq!(replay(0, "done").await, Judged::IdUsed(State::Done));
+    assert_eq!(replay(1, "done").await, Judged::IdUsed(State::Done), "also of another payload");
+    assert_eq!(replay(1, "open").await, Judged::IdUsed(State::Intended));
+    assert!(world.inbox.due("g", 9).await.unwrap().is_empty(), "nothing has changed");
+    assert_eq!(world.inbox.letters("g", None, 0, 9).await.unwrap(), letters);
+
+    assert_eq!(replay(1, "own").await, Judged::Made);
+    assert_eq!(replay(0, "own").await, Judged::IdUsed(State::Aside), "from then on it is known");
+    assert_eq!(replay(1, "own").await, Judged::Made, "once more is no harm");
+    let due = world.inbox.due("g", 9).await.unwrap();
+    let [letter] = &due[..] else { panic!("{due:?}") };
+    let copy = arrival("own", None, "c");
+    assert_eq!(world.apply(std::slice::from_ref(&copy)).await, committed(&[Duplicate]), "it is set aside");
+    let next = Arrival { letter: Some(letter.number), ..copy.clone() };
+    assert_eq!(world.apply(&[next]).await, committed(&[New]));
+    assert_eq!(world.apply(&[copy]).await, committed(&[Duplicate]));
+    assert_eq!(world.effects().await, ["done", "own"]);
 }
 
 async fn the_sweep_deletes_what_is_old_and_settled_and_nothing_else(world: World) {

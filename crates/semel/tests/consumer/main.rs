@@ -11,6 +11,8 @@ mod kafka;
 mod ledger;
 mod nats;
 mod order;
+#[cfg(feature = "kafka")]
+mod restored;
 mod world;
 
 /// One test per database: the body gets a fresh one.

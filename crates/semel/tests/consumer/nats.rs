@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_nats::jetstream;
 use semel::consumer::{Consumer, Options, Source, Tally};
 use semel::error::Kind;
-use semel::inbox::{Applied, Apply, Aside, Batch, Retention};
+use semel::inbox::{Applied, Apply, Aside, Batch, Fence, Retention};
 use semel::runtime::Tokio;
 use semel::sources::nats::{self, Nats};
 use semel::store::Pending;
@@ -24,6 +24,7 @@ crate::on_every_database!(
     a_message_without_an_id_is_a_dead_letter_and_nothing_is_lost,
     a_ledger_that_forgets_too_early_is_refused_at_start,
     a_slow_handler_keeps_its_messages,
+    what_comes_again_after_the_lane_changed_hands_is_applied,
 );
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -56,7 +57,23 @@ impl Stream {
 
     /// Publishes, acknowledged by the server. The stream's own deduplication is not asked.
     pub(crate) async fn publish(&self, id: Option<&str>, key: Option<&str>, payload: &str) {
+        self.send(async_nats::HeaderMap::new(), id, key, payload).await;
+    }
+
+    /// As a relay does, under a holding of its lane.
+    async fn relay(&self, epoch: u64, sequence: u64) {
         let mut headers = async_nats::HeaderMap::new();
+        headers.insert("semel-fence", Fence { lane: 3, epoch, sequence }.to_string());
+        self.send(headers, Some(&sequence.to_string()), Some("k"), "x").await;
+    }
+
+    async fn send(
+        &self,
+        mut headers: async_nats::HeaderMap,
+        id: Option<&str>,
+        key: Option<&str>,
+        payload: &str,
+    ) {
         id.into_iter().for_each(|id| headers.insert("semel-id", id));
         key.into_iter().for_each(|key| headers.insert("semel-key", key));
         let subject = format!("{}.orders", self.name);
@@ -213,6 +230,28 @@ async fn two_consumers_of_one_group_apply_each_message_once(world: World) {
     assert_eq!(effects.len(), 60);
     effects.dedup();
     assert_eq!(effects.len(), 60);
+    stream.delete().await;
+}
+
+async fn what_comes_again_after_the_lane_changed_hands_is_applied(world: World) {
+    // G-42, G-45: a consumer was given messages of one relay, and died.
+    let Some(stream) = Stream::new(DAY).await else { return };
+    stream.relay(1, 4).await;
+    stream.relay(1, 5).await;
+    let mut died = stream.source(Duration::from_secs(2)).await;
+    assert_eq!(died.next(10, Duration::from_secs(60)).await.unwrap().len(), 2);
+    drop(died);
+    stream.relay(2, 6).await;
+    let consumer = Running::start(&stream, &world, world.apply.clone(), options()).await;
+    until("the newer one is applied", async || world.effects().await == ["6"]).await;
+    until("all are settled", async || stream.unacknowledged().await == 0).await;
+    // A relay that had lost its lane.
+    stream.relay(1, 3).await;
+    until("it is settled", async || stream.unacknowledged().await == 0).await;
+    consumer.stop().await;
+    assert_eq!(world.effects().await, ["6", "4", "5"]);
+    let letters = world.inbox.letters("g", None, 0, 9).await.unwrap();
+    assert_eq!(letters.iter().map(|letter| letter.aside).collect::<Vec<_>>(), [Aside::Stale]);
     stream.delete().await;
 }
 

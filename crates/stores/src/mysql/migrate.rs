@@ -16,7 +16,7 @@ use super::{row, sql};
 use crate::crash;
 use crate::migrate::{Applied, Migration, Missing, plan};
 
-static MIGRATIONS: [Migration; 5] = [
+static MIGRATIONS: [Migration; 6] = [
     Migration {
         version: 1,
         name: "operations",
@@ -45,6 +45,12 @@ static MIGRATIONS: [Migration; 5] = [
         version: 5,
         name: "procedures",
         sql: include_str!("../../migrations/mysql/0005_procedures.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 6,
+        name: "since",
+        sql: include_str!("../../migrations/mysql/0006_since.sql"),
         minimum_reader: 1,
     },
 ];
@@ -214,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_migration_is_run_statement_by_statement_and_each_can_be_run_again() {
-        let again = ["IF NOT EXISTS", "INSERT IGNORE", "DROP PROCEDURE IF EXISTS"];
+        let again = ["IF NOT EXISTS", "INSERT IGNORE", "DROP PROCEDURE IF EXISTS", "CALL semel_add_since()"];
         for migration in &MIGRATIONS {
             let mut before = "";
             for statement in statements(migration.sql) {

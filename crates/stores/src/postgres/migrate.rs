@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 10] = [
+static MIGRATIONS: [Migration; 11] = [
     Migration {
         version: 1,
         name: "operations",
@@ -74,6 +74,12 @@ static MIGRATIONS: [Migration; 10] = [
         version: 10,
         name: "ledger",
         sql: include_str!("../../migrations/postgres/0010_ledger.sql"),
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 11,
+        name: "since",
+        sql: include_str!("../../migrations/postgres/0011_since.sql"),
         minimum_reader: 6,
     },
 ];

@@ -120,8 +120,9 @@ impl Fault {
             ffi::SQLITE_NOTICE => (
                 Kind::WentBack,
                 format!(
-                    "the outbox of {at} is behind its sink: {}; the database was restored from an older state. \
-                     Let the sink forget its position, then rebase",
+                    "the outbox of {at} is behind its sink: {}; the database was restored from an older state, \
+                     and nothing beside it said so. Rebase the outbox: what waits is then published, for all that \
+                     is known, for the first time",
                     self.text
                 ),
             ),

@@ -12,7 +12,7 @@ use super::error::Fault;
 use super::place::Place;
 use crate::migrate::{Applied, Migration, Missing, hex, plan};
 
-static KNOWN: [Migration; 5] = [
+static KNOWN: [Migration; 6] = [
     Migration {
         version: 1,
         name: "operations",
@@ -39,9 +39,15 @@ static KNOWN: [Migration; 5] = [
     },
     Migration {
         version: 5,
+        name: "since",
+        sql: include_str!("../../migrations/sqlite/0005_since.sql"),
+        minimum_reader: 1,
+    },
+    Migration {
+        version: 6,
         name: "generations",
-        sql: include_str!("../../migrations/sqlite/0005_generations.sql"),
-        minimum_reader: 5,
+        sql: include_str!("../../migrations/sqlite/0006_generations.sql"),
+        minimum_reader: 6,
     },
 ];
 

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use mysql_async::Value;
 use mysql_async::prelude::Queryable;
 use semel_core::error::{Error, Kind};
-use semel_core::inbox::{self, Arrival, Entry, Fence, Received, State};
+use semel_core::inbox::{self, Arrival, Entry, Reach, Received, State};
 use semel_core::mutant;
 
 use super::super::chores::no_row;
@@ -24,7 +24,7 @@ pub struct Begun {
     /// For [`finish`](super::finish).
     pub(super) number: i64,
     /// How far relays have come with its new messages, by source, lane and key.
-    further: BTreeMap<(String, u64, String), (u64, u64)>,
+    further: BTreeMap<(String, u64, String), Reach>,
 }
 
 impl Begun {
@@ -34,7 +34,7 @@ impl Begun {
             return String::new();
         }
         let mut values: Vec<Value> = Vec::new();
-        for ((source, lane, key), (epoch, sequence)) in &self.further {
+        for ((source, lane, key), Reach { epoch, sequence, since, prior }) in &self.further {
             values.extend([
                 group.into(),
                 source.as_str().into(),
@@ -42,6 +42,8 @@ impl Begun {
                 key.as_str().into(),
                 signed(*epoch).into(),
                 signed(*sequence).into(),
+                since.map(signed).into(),
+                signed(*prior).into(),
             ]);
         }
         inline(&each(sql::FURTHER, self.further.len()), &values) + ";\n"
@@ -137,7 +139,7 @@ struct Questions<'a> {
 struct Seen {
     entries: HashMap<(String, Vec<u8>), (Entry, bool)>,
     parked: HashSet<(String, Vec<u8>)>,
-    fences: HashMap<(String, u64, Vec<u8>), (u64, u64)>,
+    fences: HashMap<(String, u64, Vec<u8>), Reach>,
 }
 
 impl<'a> Questions<'a> {
@@ -203,7 +205,10 @@ impl<'a> Questions<'a> {
         for (source, lane) in self.lanes.keys() {
             for found in sets.next().ok_or_else(no_row)? {
                 let named = ((*source).to_owned(), *lane, row::bytes(found, 0)?.to_vec());
-                seen.fences.insert(named, (row::int(found, 1)? as u64, row::int(found, 2)? as u64));
+                let number = |at| row::int(found, at).map(|number| number as u64);
+                let since = row::maybe_int(found, 3)?.map(|since| since as u64);
+                let reach = Reach { epoch: number(1)?, sequence: number(2)?, since, prior: number(4)? };
+                seen.fences.insert(named, reach);
             }
         }
         Ok(seen)
@@ -216,7 +221,7 @@ struct Step<'a, C> {
     group: &'a str,
     asked: State,
     seen: Seen,
-    further: BTreeMap<(String, u64, String), (u64, u64)>,
+    further: BTreeMap<(String, u64, String), Reach>,
 }
 
 impl<C: Queryable> Step<'_, C> {
@@ -288,8 +293,8 @@ impl<C: Queryable> Step<'_, C> {
     fn is_stale(&self, arrival: &Arrival) -> bool {
         let (Some(key), Some(fence)) = (arrival.message.ordering_key(), arrival.fence) else { return false };
         let named = (arrival.message.source.clone(), fence.lane, key.as_bytes().to_vec());
-        let Fence { epoch, sequence, .. } = fence;
-        self.seen.fences.get(&named).is_some_and(|last| epoch < last.0 && sequence <= last.1)
+        let place = arrival.message.number();
+        self.seen.fences.get(&named).is_some_and(|reach| reach.is_stale(fence, place))
     }
 
     /// Remembers how far the relay of a new message has come.
@@ -298,8 +303,8 @@ impl<C: Queryable> Step<'_, C> {
             (received, arrival.message.ordering_key(), arrival.fence)
         {
             let named = (arrival.message.source.clone(), fence.lane, key.into_owned());
-            let (epoch, sequence) = self.further.entry(named).or_default();
-            (*epoch, *sequence) = (fence.epoch.max(*epoch), fence.sequence.max(*sequence));
+            let place = arrival.message.number();
+            self.further.entry(named).or_insert_with(|| Reach::of(fence, place)).further(fence, place);
         }
         received
     }

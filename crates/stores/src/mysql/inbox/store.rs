@@ -10,7 +10,7 @@ use semel_core::inbox::{
     SetAside, State, Swept, Verdict, asides, headers_of,
 };
 use semel_core::store::Pending;
-use semel_core::{Timestamp, clock};
+use semel_core::{Timestamp, clock, mutant};
 use tokio::time::timeout;
 
 use super::aside::{put_all, put_later};
@@ -152,6 +152,15 @@ impl Inbox for MysqlInbox {
         })
     }
 
+    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+        let values = [group.into(), topic.into(), partition.into(), partition.into()];
+        Box::pin(async move {
+            transact!(self, conn => async {
+                Ok::<_, Fault>(Done::Commit(tell(conn, sql::REWIND, &values).await?.changed))
+            })
+        })
+    }
+
     fn sweep<'a>(&'a self, group: &'a str, kept: Duration, limit: u32) -> Pending<'a, Swept> {
         Box::pin(async move {
             transact!(self, conn => async {
@@ -261,7 +270,17 @@ async fn judge(conn: &mut Conn, group: &str, number: u64, verdict: &Verdict) -> 
         Verdict::Replay(None) if !has_id => return Ok(Done::RollBack(Judged::NoId)),
         Verdict::Replay(id) => {
             let [number, group] = which;
-            tell(conn, sql::REPLAY, &[id.as_ref().map(Id::as_str).into(), number, group]).await?;
+            let named = [id.as_ref().map(Id::as_str).into(), number, group];
+            if !has_id {
+                let said = tell(conn, sql::NAME, &[named.clone(), named.clone()].concat()).await?;
+                let row = said.row(1).ok_or_else(no_row)?;
+                let state = u8::try_from(row::int(row, 0)?).ok().and_then(State::from_byte);
+                if row::int(row, 1)? == 0 && !mutant::on("inbox-id-given-twice") {
+                    let damaged = || Error::new(Kind::Damaged, "the ledger holds a row that cannot be read");
+                    return Ok(Done::RollBack(Judged::IdUsed(state.ok_or_else(damaged)?)));
+                }
+            }
+            tell(conn, sql::REPLAY, &named).await?;
         }
         Verdict::Discard => {
             tell(conn, sql::DISCARD, &which).await?;

@@ -101,7 +101,7 @@ enum Told {
 async fn ask(tx: &Transaction<'_>, group: &str, columns: &Columns<'_>, state: State) -> Result<Told, Fault> {
     let asked = state as u8 as i16;
     let params = columns.params(&group, &asked);
-    let (plain, has_letters) = (&params[..10], columns.letters.iter().any(Option::is_some));
+    let (plain, has_letters) = (&params[..11], columns.letters.iter().any(Option::is_some));
     if !has_letters {
         let rows = tx.query_typed(PLAIN, plain).await.map_err(|error| Fault::of(&error))?;
         match &rows[..] {
@@ -114,7 +114,12 @@ async fn ask(tx: &Transaction<'_>, group: &str, columns: &Columns<'_>, state: St
             _ => return Ok(Told::Each(rows)),
         }
     }
-    let rows = tx.query_typed(RECEIVE, &params).await.map_err(|error| Fault::of(&error))?;
+    let receive: Cow<'_, str> = match mutant::on("inbox-stale-by-delivery") {
+        true => RECEIVE.replace("a.at < f.since", "false").into(),
+        false if mutant::on("inbox-zombie-passes") => RECEIVE.replace("a.at < f.since", "a.at > 0").into(),
+        false => RECEIVE.into(),
+    };
+    let rows = tx.query_typed(&receive, &params).await.map_err(|error| Fault::of(&error))?;
     Ok(Told::Each(rows))
 }
 
@@ -288,6 +293,7 @@ struct Columns<'a> {
     lanes: Vec<Option<i64>>,
     epochs: Vec<Option<i64>>,
     sequences: Vec<Option<i64>>,
+    places: Vec<Option<i64>>,
     letters: Vec<Option<i64>>,
 }
 
@@ -304,12 +310,13 @@ impl<'a> Columns<'a> {
             columns.lanes.push(arrival.fence.map(|fence| number(fence.lane)));
             columns.epochs.push(arrival.fence.map(|fence| number(fence.epoch)));
             columns.sequences.push(arrival.fence.map(|fence| number(fence.sequence)));
+            columns.places.push(arrival.message.number().map(number));
             columns.letters.push(arrival.letter.map(number));
         }
         columns
     }
 
-    fn params<'p>(&'p self, group: &'p &str, asked: &'p i16) -> [Param<'p>; 11] {
+    fn params<'p>(&'p self, group: &'p &str, asked: &'p i16) -> [Param<'p>; 12] {
         [
             (group, Type::TEXT),
             (asked, Type::INT2),
@@ -321,6 +328,7 @@ impl<'a> Columns<'a> {
             (&self.lanes, Type::INT8_ARRAY),
             (&self.epochs, Type::INT8_ARRAY),
             (&self.sequences, Type::INT8_ARRAY),
+            (&self.places, Type::INT8_ARRAY),
             (&self.letters, Type::INT8_ARRAY),
         ]
     }

@@ -9,7 +9,7 @@ use semel_core::inbox::{
     State, Swept, Verdict, asides,
 };
 use semel_core::store::Pending;
-use semel_core::{Timestamp, clock};
+use semel_core::{Timestamp, clock, mutant};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Row, Transaction};
 
@@ -25,9 +25,12 @@ const DONE: &str = include_str!("../sql/inbox_done.sql");
 const DUE: &str = include_str!("../sql/inbox_due.sql");
 const WAITING: &str = include_str!("../sql/inbox_waiting.sql");
 const LETTERS: &str = include_str!("../sql/inbox_letters.sql");
+const NAME: &str = include_str!("../sql/inbox_name.sql");
+const NAMED: &str = include_str!("../sql/inbox_named.sql");
 const REPLAY: &str = include_str!("../sql/inbox_replay.sql");
 const DISCARD: &str = include_str!("../sql/inbox_discard.sql");
 const THERE: &str = include_str!("../sql/inbox_letter_there.sql");
+const REWIND: &str = include_str!("../sql/inbox_rewind.sql");
 const SWEEP: &str = include_str!("../sql/inbox_sweep.sql");
 const OVERVIEW: &str = include_str!("../sql/inbox_overview.sql");
 const SETTINGS: &str = include_str!("../sql/inbox_settings.sql");
@@ -173,6 +176,14 @@ impl Inbox for PostgresInbox {
         })
     }
 
+    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+        Box::pin(async move {
+            let params: [Param<'_>; 3] =
+                [(&group, Type::TEXT), (&topic, Type::TEXT), (&partition, Type::INT4)];
+            Ok(self.ask(REWIND, &params).await?.len() as u64)
+        })
+    }
+
     fn sweep<'a>(&'a self, group: &'a str, kept: Duration, limit: u32) -> Pending<'a, Swept> {
         Box::pin(async move {
             let (kept, wanted) = (clock::micros(kept), i64::from(limit));
@@ -222,31 +233,46 @@ impl Inbox for PostgresInbox {
     }
 
     fn judge<'a>(&'a self, group: &'a str, number: u64, verdict: &'a Verdict) -> Pending<'a, Judged> {
-        let number = i64::try_from(number).unwrap_or(i64::MAX);
-        Box::pin(self.transact(async move |tx| {
-            let which: [Param<'_>; 2] = [(&group, Type::TEXT), (&number, Type::INT8)];
-            let ask = async |sql: &str, params: &[Param<'_>]| {
-                tx.query_typed(sql, params).await.map_err(|error| Fault::of(&error).error())
-            };
-            let id = match verdict {
-                Verdict::Replay(id) => id.as_ref().map(|id| id.as_str()),
-                Verdict::Discard => None,
-            };
-            let changed = match verdict {
-                Verdict::Replay(_) => {
-                    let [group, number] = which.clone();
-                    ask(REPLAY, &[group, number, (&id, Type::TEXT)]).await?
-                }
-                Verdict::Discard => ask(DISCARD, &which).await?,
-            };
-            let judged = match (changed.is_empty(), ask(THERE, &which).await?.is_empty()) {
-                (false, _) => Judged::Made,
-                (true, true) => Judged::NotThere,
-                (true, false) => Judged::NoId,
-            };
-            Ok(Done::Commit(judged))
-        }))
+        Box::pin(self.transact(async move |tx| judge(tx, group, number, verdict).await))
     }
+}
+
+async fn judge(
+    tx: &Transaction<'_>,
+    group: &str,
+    number: u64,
+    verdict: &Verdict,
+) -> Result<Done<Judged>, Error> {
+    let number = i64::try_from(number).unwrap_or(i64::MAX);
+    let ask = async |sql: &str, params: &[Param<'_>]| {
+        tx.query_typed(sql, params).await.map_err(|error| Fault::of(&error).error())
+    };
+    let which: [Param<'_>; 2] = [(&group, Type::TEXT), (&number, Type::INT8)];
+    let found = ask(THERE, &which).await?;
+    let Some(letter) = found.first() else { return Ok(Done::RollBack(Judged::NotThere)) };
+    let id = match verdict {
+        Verdict::Replay(id) => id.as_ref().map(|id| id.as_str()),
+        Verdict::Discard => {
+            ask(DISCARD, &which).await?;
+            return Ok(Done::Commit(Judged::Made));
+        }
+    };
+    let [of_group, of_number] = which;
+    let named: [Param<'_>; 3] = [of_group, of_number, (&id, Type::TEXT)];
+    if !get::<bool>(letter, 0)? {
+        if id.is_none() {
+            return Ok(Done::RollBack(Judged::NoId));
+        }
+        if ask(NAME, &named).await?.is_empty() && !mutant::on("inbox-id-given-twice") {
+            let known = ask(NAMED, &named).await?;
+            let state = known.first().map(|row| get::<i16>(row, 0)).transpose()?;
+            let state = state.and_then(|state| State::from_byte(u8::try_from(state).ok()?));
+            // Only what is done is swept between two statements.
+            return Ok(Done::RollBack(Judged::IdUsed(state.unwrap_or(State::Done))));
+        }
+    }
+    ask(REPLAY, &named).await?;
+    Ok(Done::Commit(Judged::Made))
 }
 
 async fn kept(tx: &Transaction<'_>, group: &str, offsets: &[Offset]) -> Result<Done<Kept>, Error> {

@@ -11,8 +11,8 @@ arrival AS MATERIALIZED (
     SELECT *
     FROM unnest(
         $3::text[], $4::text[], $5::bytea[], $6::integer[], $7::text[], $8::bigint[], $9::bigint[],
-        $10::bigint[], $11::bigint[]
-    ) WITH ORDINALITY AS a (source, id, hash, size, key, lane, epoch, sequence, letter, place)
+        $10::bigint[], $11::bigint[], $12::bigint[]
+    ) WITH ORDINALITY AS a (source, id, hash, size, key, lane, epoch, sequence, at, letter, place)
 ),
 placed AS MATERIALIZED (
     SELECT a.*,
@@ -20,6 +20,7 @@ placed AS MATERIALIZED (
             SELECT FROM semel_inbox_fence AS f
             WHERE f.grp = $1 AND f.source = a.source AND f.lane = a.lane AND f.key = a.key
                 AND a.epoch < f.epoch AND a.sequence <= f.sequence
+                AND (a.at < f.since AND a.epoch >= f.prior) IS NOT TRUE
         ) AS stale,
         a.letter IS NULL AND EXISTS (
             SELECT FROM semel_inbox_letter AS l
@@ -66,16 +67,35 @@ again AS (
 ),
 written AS (SELECT * FROM fresh UNION ALL SELECT * FROM again),
 further AS (
-    INSERT INTO semel_inbox_fence AS f (epoch, sequence, seen_at, lane, grp, source, key)
-    SELECT max(a.epoch), max(a.sequence), now, a.lane, $1, a.source, a.key
-    FROM clock, judged AS a JOIN written USING (source, id)
-    WHERE a.lane IS NOT NULL AND a.key IS NOT NULL AND written.state <> 3
-    GROUP BY now, a.source, a.lane, a.key
+    INSERT INTO semel_inbox_fence AS f (epoch, sequence, since, prior, seen_at, lane, grp, source, key)
+    SELECT
+        a.newest, max(a.sequence), min(a.at) FILTER (WHERE a.epoch = a.newest),
+        coalesce(max(a.epoch) FILTER (WHERE a.epoch < a.newest), 0), now, a.lane, $1, a.source, a.key
+    FROM (
+        SELECT a.*, max(a.epoch) OVER (PARTITION BY a.source, a.lane, a.key) AS newest
+        FROM judged AS a JOIN written USING (source, id)
+        WHERE a.lane IS NOT NULL AND a.key IS NOT NULL AND written.state <> 3
+    ) AS a CROSS JOIN clock
+    GROUP BY now, a.source, a.lane, a.key, a.newest
     ORDER BY a.source, a.lane, a.key
     ON CONFLICT (grp, source, lane, key) DO UPDATE
     SET epoch = greatest(excluded.epoch, f.epoch), sequence = greatest(excluded.sequence, f.sequence),
+        since = CASE
+            WHEN excluded.epoch > f.epoch THEN excluded.since
+            -- What is not known does not become known by a later message.
+            WHEN excluded.epoch = f.epoch AND f.since IS NOT NULL AND excluded.since IS NOT NULL
+                THEN least(f.since, excluded.since)
+            WHEN excluded.epoch < f.epoch THEN f.since
+        END,
+        prior = CASE
+            WHEN excluded.epoch > f.epoch THEN greatest(f.epoch, excluded.prior)
+            WHEN excluded.epoch = f.epoch THEN greatest(f.prior, excluded.prior)
+            ELSE greatest(f.prior, excluded.epoch)
+        END,
         seen_at = excluded.seen_at
     WHERE excluded.epoch > f.epoch OR excluded.sequence > f.sequence
+        OR (excluded.epoch = f.epoch AND (excluded.since < f.since OR excluded.prior > f.prior))
+        OR (excluded.epoch < f.epoch AND excluded.epoch > f.prior)
     RETURNING 1
 )
 SELECT

@@ -1,6 +1,5 @@
--- Lets a letter be applied again at once. One without an id gets the given one, or stays.
+-- Lets a letter be applied again at once. One without an id gets the given one.
 UPDATE semel_inbox_letter
 SET aside = 1, tries = 0, id = coalesce(id, $3),
     again_at = (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-WHERE grp = $1 AND number = $2 AND coalesce(id, $3) IS NOT NULL
-RETURNING 1
+WHERE grp = $1 AND number = $2

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use semel_core::clock::{self, Timestamp};
 use semel_core::error::Error;
-use semel_core::inbox::{self, Arrival, Entry, Kept, Offset, Received, SetAside, State};
+use semel_core::inbox::{self, Arrival, Entry, Kept, Offset, Reach, Received, SetAside, State};
 use semel_core::{mutant, outbox};
 use sha2::{Digest, Sha256};
 
@@ -131,10 +131,18 @@ impl Step<'_> {
         let (Some(key), Some(fence)) = (arrival.message.ordering_key(), arrival.fence) else {
             return Ok(false);
         };
-        let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
-        let values = params![self.group, arrival.message.source, signed(fence.lane), key, epoch, sequence];
-        let mut stale = self.conn.prepare_cached(include_str!("../sql/inbox_stale.sql"))?;
-        Ok(stale.query_row(values, |row| row.get(0))?)
+        let reach = self.reach(&arrival.message.source, fence.lane, &key)?;
+        Ok(reach.is_some_and(|reach| reach.is_stale(fence, arrival.message.number())))
+    }
+
+    fn reach(&self, source: &str, lane: u64, key: &str) -> Result<Option<Reach>, Fault> {
+        let mut look = self.conn.prepare_cached(include_str!("../sql/inbox_reach.sql"))?;
+        let found = look.query_row(params![self.group, source, signed(lane), key], |row| {
+            let number = |at| row.get::<_, i64>(at).map(i64::unsigned_abs);
+            let since = row.get::<_, Option<i64>>(2)?.map(i64::unsigned_abs);
+            Ok(Reach { epoch: number(0)?, sequence: number(1)?, since, prior: number(3)? })
+        });
+        Ok(found.optional()?)
     }
 
     /// Where a message that was never seen stands in the order of its key.
@@ -149,10 +157,24 @@ impl Step<'_> {
             return Ok(Received::Behind);
         }
         if let Some(fence) = arrival.fence {
-            let (epoch, sequence) = (signed(fence.epoch), signed(fence.sequence));
-            let values =
-                params![group, source, signed(fence.lane), key, epoch, sequence, self.now.as_micros()];
-            conn.prepare_cached(include_str!("../sql/inbox_further.sql"))?.execute(values)?;
+            let (found, place) = (self.reach(source, fence.lane, &key)?, arrival.message.number());
+            let mut reach = found.unwrap_or_else(|| Reach::of(fence, place));
+            reach.further(fence, place);
+            let Reach { epoch, sequence, since, prior } = reach;
+            if found != Some(reach) {
+                let values = params![
+                    group,
+                    source,
+                    signed(fence.lane),
+                    key,
+                    signed(epoch),
+                    signed(sequence),
+                    since.map(signed),
+                    signed(prior),
+                    self.now.as_micros()
+                ];
+                conn.prepare_cached(include_str!("../sql/inbox_further.sql"))?.execute(values)?;
+            }
         }
         Ok(Received::New)
     }

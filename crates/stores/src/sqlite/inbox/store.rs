@@ -3,13 +3,14 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, Row, Transaction, TransactionBehavior, params};
+use rusqlite::{Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params};
 use semel_core::clock::{self, Timestamp};
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{
     Aside, Assignment, Batch, Id, Inbox, Incoming, Judged, Kept, Letter, Offset, Overview, Received,
     SetAside, State, Swept, Verdict, asides, headers_of,
 };
+use semel_core::mutant;
 use semel_core::store::Pending;
 
 use super::{advance_in, is_done, receive_as, set_aside_in, signed};
@@ -234,6 +235,14 @@ impl Inbox for SqliteInbox {
         }))
     }
 
+    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+        let (group, topic) = (group.to_owned(), topic.to_owned());
+        Box::pin(self.transact(move |tx, _| {
+            let mut rewind = tx.prepare_cached(include_str!("../sql/inbox_rewind.sql"))?;
+            Ok(Done::Commit(rewind.execute(params![group, topic, partition])? as u64))
+        }))
+    }
+
     fn sweep<'a>(&'a self, group: &'a str, kept: Duration, limit: u32) -> Pending<'a, Swept> {
         let group = group.to_owned();
         Box::pin(self.transact(move |tx, now| {
@@ -286,28 +295,42 @@ impl Inbox for SqliteInbox {
 
     fn judge<'a>(&'a self, group: &'a str, number: u64, verdict: &'a Verdict) -> Pending<'a, Judged> {
         let (group, number, verdict) = (group.to_owned(), signed(number), verdict.clone());
-        Box::pin(self.transact(move |tx, now| {
-            let there =
-                tx.query_row(include_str!("../sql/inbox_there.sql"), params![group, number], |row| {
-                    row.get::<_, bool>(0)
-                })?;
-            let changed = match verdict {
-                Verdict::Replay(id) => {
-                    let id = id.as_ref().map(Id::as_str);
-                    let values = params![group, number, id, now.as_micros()];
-                    tx.execute(include_str!("../sql/inbox_replay.sql"), values)?
-                }
-                Verdict::Discard => {
-                    tx.execute(include_str!("../sql/inbox_take_letter.sql"), params![group, number])?
-                }
-            };
-            Ok(Done::Commit(match (there, changed) {
-                (false, _) => Judged::NotThere,
-                (true, 0) => Judged::NoId,
-                (true, _) => Judged::Made,
-            }))
-        }))
+        Box::pin(self.transact(move |tx, now| judge(tx, &group, number, &verdict, now)))
     }
+}
+
+fn judge(
+    tx: &Transaction<'_>,
+    group: &str,
+    number: i64,
+    verdict: &Verdict,
+    now: Timestamp,
+) -> Result<Done<Judged>, Fault> {
+    let which = params![group, number];
+    let there = tx.query_row(include_str!("../sql/inbox_there.sql"), which, |row| row.get::<_, bool>(0));
+    let Some(has_id) = there.optional()? else { return Ok(Done::RollBack(Judged::NotThere)) };
+    let id = match verdict {
+        Verdict::Replay(id) => id.as_ref().map(Id::as_str),
+        Verdict::Discard => {
+            tx.execute(include_str!("../sql/inbox_take_letter.sql"), which)?;
+            return Ok(Done::Commit(Judged::Made));
+        }
+    };
+    let named = params![group, number, id, now.as_micros()];
+    if !has_id {
+        if id.is_none() {
+            return Ok(Done::RollBack(Judged::NoId));
+        }
+        let is_free = tx.execute(include_str!("../sql/inbox_name.sql"), named)? == 1;
+        if !is_free && !mutant::on("inbox-id-given-twice") {
+            let state =
+                tx.query_row(include_str!("../sql/inbox_named.sql"), &named[..3], |row| row.get::<_, u8>(0))?;
+            let state = State::from_byte(state).ok_or_else(|| Fault::damaged("a state of the ledger"))?;
+            return Ok(Done::RollBack(Judged::IdUsed(state)));
+        }
+    }
+    tx.execute(include_str!("../sql/inbox_replay.sql"), named)?;
+    Ok(Done::Commit(Judged::Made))
 }
 
 fn kept(tx: &Transaction<'_>, group: &str, offsets: &[Offset]) -> Result<Done<Kept>, Fault> {

@@ -1,18 +1,24 @@
 //! How far a cursor will have come, as bytes a sink can keep.
 //!
-//! Each message is named by number and id. A database that was restored gives numbers again, to other
-//! messages; the id tells, and nothing is taken for landed that did not.
+//! Each message is named by number and id, and the whole by the epoch of the holding it was made under. A restored
+//! database gives numbers again, to other messages, and the same ones may have another fate: what was set aside is
+//! waiting again. The epoch tells which positions are from before a rebase; the id, whether the database was restored
+//! and nobody noticed.
 
 use bytes::Bytes;
 use semel_core::error::{Error, Kind};
 use semel_core::message::MessageId;
 use semel_core::outbox::Position;
 
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
+/// As before, without an epoch.
+const FORMAT_WITHOUT_EPOCH: u8 = 1;
 
 /// What has landed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Landed {
+    /// The holding under which it was published; 0 if the position does not say.
+    pub(super) epoch: u64,
     /// The last that came from the outbox itself; with it, all before it.
     pub(super) last: Option<(u64, MessageId)>,
     /// Letters that were read again, with the number of tries they had then.
@@ -22,6 +28,7 @@ pub(super) struct Landed {
 impl Landed {
     pub(super) fn encode(&self) -> Position {
         let mut bytes = vec![FORMAT];
+        bytes.extend(self.epoch.to_be_bytes());
         let (sequence, id) = self.last.unwrap_or((0, MessageId::from_bytes([0; 16])));
         bytes.extend(sequence.to_be_bytes());
         bytes.extend(id.as_bytes());
@@ -41,15 +48,20 @@ impl Landed {
             Some((sequence, MessageId::from_bytes(take(bytes)?)))
         };
         let parse = |bytes: &mut &[u8]| {
-            let [format] = take(bytes)?;
+            let epoch = match take(bytes)? {
+                [FORMAT] => u64::from_be_bytes(take(bytes)?),
+                [FORMAT_WITHOUT_EPOCH] => 0,
+                [_] => return None,
+            };
             let (sequence, id) = read(bytes)?;
-            let mut landed = Self { last: (sequence > 0).then_some((sequence, id)), letters: Vec::new() };
+            let last = (sequence > 0).then_some((sequence, id));
+            let mut landed = Self { epoch, last, letters: Vec::new() };
             let letters = u32::from_be_bytes(take(bytes)?);
             for _ in 0..letters {
                 let (sequence, id) = read(bytes)?;
                 landed.letters.push((sequence, id, u32::from_be_bytes(take(bytes)?)));
             }
-            (format == FORMAT && bytes.is_empty()).then_some(landed)
+            bytes.is_empty().then_some(landed)
         };
         parse(&mut bytes).ok_or_else(|| {
             let text =
@@ -74,8 +86,8 @@ mod tests {
         let id = MessageId::new();
         let some = [
             Landed::default(),
-            Landed { last: Some((7, id)), letters: Vec::new() },
-            Landed { last: None, letters: vec![(3, id, 2), (9, id, 0)] },
+            Landed { epoch: 4, last: Some((7, id)), letters: Vec::new() },
+            Landed { epoch: 5, last: None, letters: vec![(3, id, 2), (9, id, 0)] },
         ];
         for landed in some {
             let kept = landed.encode();
@@ -85,6 +97,15 @@ mod tests {
                 assert!(decoded.is_err(), "cut at {cut}");
             }
         }
-        assert!(Landed::decode(&Position(vec![9; 29].into())).is_err());
+        assert!(Landed::decode(&Position(vec![9; 37].into())).is_err());
+    }
+    #[test]
+    fn a_position_that_an_older_relay_kept_is_read_and_has_no_epoch() {
+        let id = MessageId::new();
+        let landed = Landed { epoch: 4, last: Some((7, id)), letters: Vec::new() };
+        let kept = landed.encode();
+        let old = [&[FORMAT_WITHOUT_EPOCH][..], &kept.0[9..]].concat();
+        let decoded = Landed::decode(&Position(old.into())).unwrap();
+        assert_eq!(decoded, Landed { epoch: 0, ..landed });
     }
 }

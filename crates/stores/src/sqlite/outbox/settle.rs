@@ -183,7 +183,7 @@ fn park(conn: &Connection, key: &str, now: Timestamp) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Settles what a sink says has landed. The floor of the lane then.
+/// Settles what a sink says has landed, unless the sink says it of a state that was lost. The floor of the lane then.
 pub(super) fn adopt(
     conn: &Connection,
     to: Lane,
@@ -195,6 +195,11 @@ pub(super) fn adopt(
     let found = lane(conn, to)?;
     if found.epoch != epoch {
         return Ok(Done::Leave(Held::Fenced));
+    }
+    if is_from_before_a_rebase(conn, landed)? {
+        // What it covers may be other messages by now, and what was set aside then may wait again.
+        keep(conn, to, &found, until, found.floor)?;
+        return Ok(Done::Commit(Held::Yes((found.floor, found.saves + 1))));
     }
     let mut floor = found.floor;
     if let Some((sequence, id)) = landed.last.filter(|(sequence, _)| *sequence > found.floor) {
@@ -216,6 +221,14 @@ pub(super) fn adopt(
         park(conn, &key, now)?;
     }
     Ok(Done::Commit(Held::Yes((floor, found.saves + 1))))
+}
+
+/// Every holding since a rebase has a higher epoch than it, and every one before it a lower one.
+fn is_from_before_a_rebase(conn: &Connection, landed: &Landed) -> Result<bool, Fault> {
+    let mut statement = conn.prepare_cached(include_str!("sql/last_rebase.sql"))?;
+    let rebased: Option<i64> = statement.query_row([], |row| row.get(0))?;
+    let is_older = rebased.is_some_and(|epoch| landed.epoch <= epoch.unsigned_abs());
+    Ok(is_older && !mutant::on("sqlite-outbox-lost-position-believed"))
 }
 
 fn at(conn: &Connection, lane: Lane, sequence: u64) -> Result<Option<MessageId>, Fault> {

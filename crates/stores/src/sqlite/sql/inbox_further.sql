@@ -1,5 +1,6 @@
-INSERT INTO semel_inbox_fence (grp, source, lane, key, epoch, sequence, seen_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+-- They have come further. What was there was looked at in the same transaction.
+INSERT INTO semel_inbox_fence (grp, source, lane, key, epoch, sequence, since, prior, seen_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
 ON CONFLICT (grp, source, lane, key) DO UPDATE
-SET epoch = max(excluded.epoch, epoch), sequence = max(excluded.sequence, sequence), seen_at = excluded.seen_at
-WHERE excluded.epoch > epoch OR excluded.sequence > sequence
+SET epoch = excluded.epoch, sequence = excluded.sequence, since = excluded.since, prior = excluded.prior,
+    seen_at = excluded.seen_at

@@ -189,7 +189,7 @@ fn shell(url: &str, script: &str) {
 fn the_printed_script_makes_the_store_that_a_migration_makes() {
     with_database(async |database| {
         let missing = semel_stores::plan(&database.url()).await.unwrap();
-        assert_eq!(missing.names, ["operations", "outbox", "fence", "inbox", "procedures"]);
+        assert_eq!(missing.names, ["operations", "outbox", "fence", "inbox", "procedures", "since"]);
         assert_eq!(database.number(TABLES_THERE).await, 0, "looking changes nothing");
         shell(&database.url(), &missing.script);
         let left = semel_stores::plan(&database.url()).await.unwrap();

@@ -235,7 +235,7 @@ async fn records_of_earlier_builds_are_found_when_the_file_was_migrated() {
              ALTER TABLE semel_operation DROP COLUMN generation;
              ALTER TABLE semel_meta DROP COLUMN generation_bits;
              CREATE UNIQUE INDEX semel_operation_id ON semel_operation (id);
-             DELETE FROM semel_schema WHERE version >= 5;
+             DELETE FROM semel_schema WHERE version >= 6;
              COMMIT;",
         )
         .unwrap();

@@ -222,14 +222,80 @@ async fn a_restored_database_gives_no_lane_out_until_it_is_rebased() {
     write(&disk, &[message("a", "4")]);
     let mut cursor = take(&outbox).await;
     assert!(cursor.term().epoch > before, "no holding has a number of the lost ones");
-    let mut refused = cursor.adopt(&position).await.unwrap_err();
-    assert_eq!(refused.kind(), Kind::WentBack, "what landed under that number is another message: {refused}");
-    refused = cursor.adopt(&semel_core::outbox::Position(vec![1, 2, 3].into())).await.unwrap_err();
+    assert_eq!(
+        cursor.adopt(&position).await.unwrap(),
+        Saved::Kept,
+        "what landed under that number is of the lost state"
+    );
+    let refused = cursor.adopt(&semel_core::outbox::Position(vec![1, 2, 3].into())).await.unwrap_err();
     assert_eq!(refused.kind(), Kind::Misconfigured);
     let again = cursor.next(100).await.unwrap();
     assert!(again[2].sequence > again[1].sequence + 1000, "nor has a message: {again:?}");
     assert_eq!(again[0].sequence, read[0].sequence + 1);
     assert_eq!(texts(&mut cursor).await, ["2", "3, once more", "4"], "duplicates, never losses");
+}
+
+/// Puts a copy of the database back in its place.
+async fn restore(disk: &Disk, copy: &std::path::Path) -> SqliteOutbox {
+    close_all(disk).await;
+    std::fs::copy(copy, disk.path()).unwrap();
+    SqliteOutbox::open(disk.path()).unwrap()
+}
+
+// G-43, G-44: the message under the sink's number is the same one, and an earlier one had been set aside.
+#[tokio::test]
+async fn what_a_sink_kept_of_a_lost_state_covers_nothing_after_a_rebase() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1"), message("b", "2"), message("c", "3")]);
+    let copy = disk.0.path().join("backup.db");
+    disk.meddle().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    let mut cursor = take(&outbox).await;
+    cursor.next(1).await.unwrap();
+    cursor.save(&[Settled::Dead { reason: "never".into() }]).await.unwrap();
+    cursor.next(1).await.unwrap();
+    let lost = cursor.position(1);
+    drop((cursor, outbox));
+    let outbox = restore(&disk, &copy).await;
+    outbox.rebase("ops").await.unwrap();
+    let mut cursor = take(&outbox).await;
+    assert_eq!(cursor.adopt(&lost).await.unwrap(), Saved::Kept);
+    assert_eq!(texts(&mut cursor).await, ["1", "2", "3"], "the first was never published");
+    // What is published since is believed as ever.
+    let position = cursor.position(2);
+    drop(cursor);
+    drop(outbox);
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    let mut cursor = take(&outbox).await;
+    assert_eq!(cursor.adopt(&position).await.unwrap(), Saved::Kept);
+    assert_eq!(texts(&mut cursor).await, ["3"]);
+}
+
+// G-44
+#[tokio::test]
+async fn a_restore_that_only_the_sink_noticed_is_refused_until_it_is_rebased() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let copy = disk.0.path().join("backup.db");
+    disk.meddle().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    write(&disk, &[message("a", "lost")]);
+    let mut cursor = take(&outbox).await;
+    cursor.next(1).await.unwrap();
+    let lost = cursor.position(1);
+    drop((cursor, outbox));
+    std::fs::remove_file(disk.0.path().join("semel.db-semel-outbox-witness")).unwrap();
+    let outbox = restore(&disk, &copy).await;
+    write(&disk, &[message("a", "new")]);
+    let mut cursor = take(&outbox).await;
+    let refused = cursor.adopt(&lost).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::WentBack);
+    assert!(refused.to_string().contains("Rebase"), "{refused}");
+    cursor.give_back().await.unwrap();
+    outbox.rebase("ops").await.unwrap();
+    let mut cursor = take(&outbox).await;
+    assert_eq!(cursor.adopt(&lost).await.unwrap(), Saved::Kept);
+    assert_eq!(texts(&mut cursor).await, ["new"]);
 }
 
 /// Threads of a dropped handle end soon; the log goes with the last connection. Of two that close at once each may take

@@ -14,7 +14,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{self, Assignment, Inbox, Incoming, Kept};
 use semel_core::message::Header;
-use semel_core::{Backoff, Nonce};
+use semel_core::{Backoff, Nonce, mutant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
@@ -27,6 +27,12 @@ use crate::consumer::{Delivery, Position, Receipt};
 const POLL: Duration = Duration::from_millis(100);
 /// How long Kafka is given to say that a partition went to somebody else, before it is taken again.
 const TAKE_AGAIN_AFTER: Duration = Duration::from_secs(3);
+
+/// Where a partition ends is asked so often before it is believed that it ends too early: a broker that has just begun to lead it
+/// may not know of the last messages yet.
+const LOOKS_AT_THE_END: u32 = 3;
+/// The pause between two of these looks.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// A partition under one assignment.
 pub(super) type Taken = (String, i32, u64);
@@ -43,6 +49,8 @@ pub(super) struct Assigned {
     group: String,
     start: Start,
     generations: Mutex<HashMap<(String, i32), u64>>,
+    /// Why a partition is read by nobody here, until the thread passes it on.
+    refusal: Mutex<Option<Error>>,
     home: Handle,
 }
 
@@ -53,6 +61,7 @@ impl Assigned {
             group: options.group.clone(),
             start: options.start,
             generations: Mutex::default(),
+            refusal: Mutex::default(),
             home: Handle::current(),
         }
     }
@@ -69,6 +78,15 @@ impl Assigned {
         if generations.get(&place) == Some(generation) {
             generations.remove(&place);
         }
+    }
+
+    /// Time does not heal it: whoever consumes must hear of it, and end.
+    fn refuse(&self, error: Error) {
+        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+    }
+
+    fn refusal(&self) -> Option<Error> {
+        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     fn generation(&self, topic: &str, partition: i32) -> Option<u64> {
@@ -111,13 +129,14 @@ impl Assigned {
         let assigned = self.home.block_on(self.inbox.assign(&self.group, topic, partition))?;
         let Assignment { generation, next } = assigned;
         match (next, self.start) {
-            (Some(next), _) => return Ok((generation, Offset::Offset(next))),
+            (Some(next), _) => {
+                self.check_the_end(consumer, topic, partition, next)?;
+                return Ok((generation, Offset::Offset(next)));
+            }
             (None, Start::Beginning) => return Ok((generation, Offset::Beginning)),
             (None, Start::End) => {}
         }
-        let (_, end) = consumer
-            .fetch_watermarks(topic, partition, ANSWER_MAX)
-            .map_err(|error| told("Kafka does not say where a partition ends", &error))?;
+        let end = end_of(consumer, topic, partition)?;
         let begin = inbox::Offset { topic: topic.to_owned(), partition, generation, first: end, next: end };
         match self.home.block_on(self.inbox.set_aside(&self.group, &[], &[begin]))? {
             Kept::Kept => Ok((generation, Offset::Offset(end))),
@@ -127,9 +146,45 @@ impl Assigned {
         }
     }
 
+    /// Refuses to go on beyond the end of a partition. Kafka would begin at its beginning, the database would refuse
+    /// what is read there, and once there were as many messages as before, the rest of them would be passed over.
+    fn check_the_end(
+        &self,
+        consumer: &BaseConsumer<Context>,
+        topic: &str,
+        partition: i32,
+        next: i64,
+    ) -> Result<(), Error> {
+        let mut end = 0;
+        for look in 0..LOOKS_AT_THE_END {
+            if look > 0 {
+                std::thread::sleep(LOOK_PAUSE);
+            }
+            end = end_of(consumer, topic, partition)?;
+            if next <= end || mutant::on("kafka-source-end-unchecked") {
+                return Ok(());
+            }
+        }
+        let group = &self.group;
+        let text = format!(
+            "the group {group} has applied partition {partition} of the Kafka topic {topic} up to offset {next}, and it ends at \
+             {end}: the topic was deleted and made anew, or has lost its end. Reading on would pass over messages, so nothing \
+             is read. `semel inbox rewind --group {group} --topic {topic}` lets the group read it from its beginning; what it \
+             has applied, its ledger knows"
+        );
+        Err(Error::new(Kind::WentBack, text))
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(String, i32), u64>> {
         self.generations.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where a partition ends: the offset of the next message.
+fn end_of(consumer: &BaseConsumer<Context>, topic: &str, partition: i32) -> Result<i64, Error> {
+    let failed = |error| told("Kafka does not say where a partition ends", &error);
+    let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWER_MAX).map_err(failed)?;
+    Ok(end)
 }
 
 /// librdkafka's view of the same.
@@ -165,7 +220,8 @@ impl ConsumerContext for Context {
 }
 
 impl Context {
-    /// The partitions with the places to go on at. One the database does not give is read by nobody here.
+    /// The partitions with the places to go on at. One that cannot be gone on with is read by nobody here, and whoever consumes
+    /// is told.
     fn taken(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) -> TopicPartitionList {
         let mut given = TopicPartitionList::new();
         for element in partitions.elements() {
@@ -174,9 +230,7 @@ impl Context {
                 Ok((_, offset)) => {
                     let _ = given.add_partition_offset(topic, partition, offset);
                 }
-                Err(error) => {
-                    tracing::error!(%error, topic, partition, "the database does not give a partition");
-                }
+                Err(error) => self.0.refuse(error),
             }
         }
         given
@@ -238,6 +292,7 @@ impl Thread {
         let mut held: VecDeque<Result<Delivery, Error>> = VecDeque::new();
         while !self.deliveries.is_closed() {
             self.obey();
+            held.extend(self.assigned.refusal().map(Err));
             if let Some(delivery) = held.pop_front() {
                 if let Err(TrySendError::Full(delivery)) = self.deliveries.try_send(delivery) {
                     held.push_front(delivery);
@@ -298,9 +353,7 @@ impl Thread {
                         self.again.push((Instant::now() + TAKE_AGAIN_AFTER, taken));
                     }
                 }
-                Err(error) => {
-                    tracing::error!(%error, topic, partition, "the database does not give a partition")
-                }
+                Err(error) => self.assigned.refuse(error),
             }
         }
     }

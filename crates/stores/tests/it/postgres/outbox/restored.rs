@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use semel_core::outbox::{Lane, Settled, Taken, Verdict};
+use semel_core::outbox::{Lane, Saved, Settled, Taken, Verdict};
 use semel_core::{Nonce, Outbox};
 use semel_stores::postgres::outbox::PostgresOutbox;
 
@@ -216,5 +216,47 @@ fn a_rebase_does_not_make_letters_new_again() {
         assert_eq!(texts, ["dead", "behind"]);
         outbox.judge(aside[0].entry.message.id, &Verdict::Discard).await.unwrap();
         assert_eq!(relay.send_all(10).await, ["behind"]);
+    });
+}
+
+// G-43, G-44: a load into the same database, whose log counts on to where the lost one had been.
+#[test]
+fn what_a_sink_kept_of_a_lost_state_covers_nothing_after_a_rebase() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        let writer = database.client().await;
+        write(&writer, "a", "1").await;
+        for table in ["semel_outbox", "semel_outbox_cursor"] {
+            database.run(&format!("CREATE TABLE backup_{table} AS SELECT * FROM {table}")).await;
+        }
+        let mut lost = Vec::new();
+        for round in 0..4 {
+            let mut relay = Relay::of(&outbox).await;
+            for cursor in &mut relay.cursors {
+                let read = cursor.next(10).await.unwrap();
+                lost.push((cursor.term().lane, cursor.position(read.len())));
+                if !read.is_empty() {
+                    cursor.save(&vec![Settled::Sent; read.len()]).await.unwrap();
+                }
+            }
+            relay.give_back().await;
+            write(&writer, "a", &format!("lost {round}")).await;
+        }
+        drop(outbox);
+        for table in ["semel_outbox", "semel_outbox_cursor"] {
+            database.run(&format!("TRUNCATE {table}")).await;
+            database.run(&format!("INSERT INTO {table} SELECT * FROM backup_{table}")).await;
+        }
+        let outbox = connect(&database).await;
+        assert!(why_stopped(&outbox).await.is_some(), "its rows were loaded");
+        write(&writer, "a", "2").await;
+        assert_eq!(outbox.rebase("ops").await.unwrap(), 2);
+        write(&writer, "a", "3").await;
+        let mut relay = Relay::of(&outbox).await;
+        for (lane, position) in &lost {
+            let cursor = relay.cursors.iter_mut().find(|cursor| cursor.term().lane == *lane).unwrap();
+            assert_eq!(cursor.adopt(position).await.unwrap(), Saved::Kept);
+        }
+        assert_eq!(relay.send_all(10).await, ["1", "2", "3"]);
     });
 }

@@ -1,0 +1,2 @@
+-- The last time somebody took a restored outbox as it is.
+SELECT max(epoch) FROM semel_outbox_rebase;
