@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use pin_project_lite::pin_project;
 use semel::Runtime;
-use semel::http::header::IDEMPOTENCY_KEY;
+use semel::http::header::{IDEMPOTENCY_KEY, KEY_ALIKE};
 use semel::http::problem::Kind;
 use semel::http::{Fate, Op, Problem, Protection, Reply, ReplyBody, RequestBody, Semel, SemelLayer};
 use semel::policy::DEFAULTS;
@@ -142,6 +142,7 @@ impl Service<Request<ClientBody>> for Front {
 /// Whether something will be logged about a request that fares well.
 fn is_logged(request: &Parts, entry: Option<&Entry>) -> bool {
     request.headers.contains_key(IDEMPOTENCY_KEY)
+        || request.headers.contains_key(KEY_ALIKE)
         || entry.is_some_and(|entry| entry.route.protection() == Protection::Required)
         || LevelFilter::current() > LevelFilter::INFO
 }
