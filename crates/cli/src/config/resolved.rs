@@ -185,6 +185,16 @@ pub(crate) enum Tenant {
     Certificate,
 }
 
+impl Tenant {
+    /// The header that is for naming the client, and nothing else.
+    pub(crate) fn header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) | Self::PeerHeader(name, _) => Some(name),
+            Self::Undeclared | Self::None | Self::Credential | Self::Jwt(_) | Self::Certificate => None,
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Jwt {
     pub(crate) claim: String,

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -14,6 +15,7 @@ use pin_project_lite::pin_project;
 use semel::Runtime;
 use semel::runtime::Boxed;
 
+use super::super::headers;
 use super::link::Flight;
 
 /// The body of a client's request, streamed. It fails if the client is silent for too long.
@@ -21,6 +23,8 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     /// `None` where there is nothing to wait for.
     patience: Option<Box<Patience>>,
+    /// Headers that name clients, and so may not come late.
+    tenants: Option<Arc<[HeaderName]>>,
 }
 
 /// Why a client's body cannot be read to its end.
@@ -58,7 +62,7 @@ impl ClientBody {
         timeout: Duration,
     ) -> (Self, Option<Slow>) {
         if incoming.is_end_stream() {
-            return (Self { incoming, patience: None }, None);
+            return (Self { incoming, patience: None, tenants: None }, None);
         }
         let slow = Slow::default();
         let patience = Patience {
@@ -68,7 +72,25 @@ impl ClientBody {
             timer: None,
             slow: slow.clone(),
         };
-        (Self { incoming, patience: Some(Box::new(patience)) }, Some(slow))
+        (Self { incoming, patience: Some(Box::new(patience)), tenants: None }, Some(slow))
+    }
+
+    /// Keeps these headers out of the trailers too.
+    pub(crate) fn bar(&mut self, tenants: &Option<Arc<[HeaderName]>>) {
+        if !self.incoming.is_end_stream() {
+            self.tenants.clone_from(tenants);
+        }
+    }
+
+    /// What may be heard of a frame. Trailers of which nothing is left are the end.
+    fn clean(&self, mut frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::strip_request_trailers(trailers, self.tenants.as_deref().unwrap_or_default());
+            if trailers.is_empty() {
+                return None;
+            }
+        }
+        Some(frame)
     }
 }
 
@@ -104,7 +126,8 @@ impl Body for ClientBody {
                 {
                     patience.last = patience.runtime.elapsed();
                 }
-                frame.map_err(BodyError::Cut)
+                let frame = std::task::ready!(frame).transpose().map_err(BodyError::Cut).transpose();
+                Poll::Ready(frame.and_then(|frame| frame.map(|frame| this.clean(frame)).transpose()))
             }
         }
     }

@@ -11,3 +11,4 @@ mod seam;
 mod streaming;
 mod targets;
 mod tls;
+mod trailers;
