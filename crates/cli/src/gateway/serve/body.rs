@@ -17,6 +17,7 @@ use semel::runtime::Boxed;
 
 use super::super::headers;
 use super::link::Flight;
+use super::stream::Turn;
 
 /// The body of a client's request, streamed. It fails if the client is silent for too long.
 pub(crate) struct ClientBody {
@@ -148,6 +149,9 @@ pin_project! {
         Answer {
             #[pin]
             body: B,
+            // What came in one part and goes in several.
+            rest: Bytes,
+            piece_max: usize,
             // Until it is dropped the connection is not idle.
             _flight: Flight,
         },
@@ -158,9 +162,15 @@ pin_project! {
 }
 
 impl<B> EdgeBody<B> {
-    pub(super) fn answer(body: B, flight: Flight) -> Self {
-        EdgeBody::Answer { body, _flight: flight }
+    /// Handed over in parts of at most `piece_max` bytes.
+    pub(super) fn answer(body: B, flight: Flight, piece_max: usize) -> Self {
+        EdgeBody::Answer { body, rest: Bytes::new(), piece_max, _flight: flight }
     }
+}
+
+/// The first part of what is in `rest`.
+fn piece(rest: &mut Bytes, piece_max: usize) -> Frame<Bytes> {
+    Frame::data(rest.split_to(rest.len().min(piece_max)))
 }
 
 impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
@@ -171,23 +181,48 @@ impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project() {
-            EdgeBodyProjection::Answer { body, .. } => body.poll_frame(cx),
+        let frame = match self.project() {
+            EdgeBodyProjection::Answer { rest, piece_max, .. } if !rest.is_empty() => {
+                Poll::Ready(Some(Ok(piece(rest, *piece_max))))
+            }
+            EdgeBodyProjection::Answer { body, rest, piece_max, .. } => match body.poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
+                    Ok(data) if data.len() > *piece_max => {
+                        *rest = data;
+                        piece(rest, *piece_max)
+                    }
+                    Ok(data) => Frame::data(data),
+                    Err(other) => other,
+                }))),
+                other => other,
+            },
             EdgeBodyProjection::Own { body } => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-        }
+        };
+        if frame.is_pending() { Turn::Service } else { Turn::Client }.say();
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            EdgeBody::Answer { body, .. } => body.is_end_stream(),
+            EdgeBody::Answer { body, rest, .. } => rest.is_empty() && body.is_end_stream(),
             EdgeBody::Own { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            EdgeBody::Answer { body, .. } => body.size_hint(),
+            EdgeBody::Answer { body, rest, .. } => ahead(rest.len() as u64, &body.size_hint()),
             EdgeBody::Own { body } => body.size_hint(),
         }
     }
+}
+
+/// The size of a body with so much before it.
+fn ahead(bytes: u64, of: &SizeHint) -> SizeHint {
+    let mut hint = SizeHint::new();
+    hint.set_lower(bytes.saturating_add(of.lower()));
+    if let Some(upper) = of.upper() {
+        hint.set_upper(bytes.saturating_add(upper));
+    }
+    hint
 }

@@ -9,6 +9,7 @@ mod mixed;
 mod rig;
 mod seam;
 mod streaming;
+mod streams;
 mod targets;
 mod tls;
 mod trailers;
