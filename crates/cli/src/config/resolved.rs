@@ -22,6 +22,8 @@ pub(crate) struct Gateway {
     pub(crate) namespace: String,
     pub(crate) upstream: Upstream,
     pub(crate) client: ClientLimits,
+    /// Most requests with a key under way, with a client or without.
+    pub(crate) operations_max: usize,
     /// Addresses whose `X-Forwarded-*` are believed and extended; all others' are replaced.
     pub(crate) trusted_proxies: Vec<Network>,
     /// How long replays are answered without asking the store; none if zero.

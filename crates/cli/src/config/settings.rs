@@ -145,6 +145,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     row("idle_timeout", Gateway, One, Time(Duration::from_secs(75)), "How long a client's unused connection is kept, and how long a client may take nothing of its answer: then its connection ends, or over HTTP/2 its stream."),
     row("header_bytes_max", Gateway, One, Bytes(64 << 10), "Largest head of a request."),
     row("connections_max", Gateway, One, Text("16384"), "Most client connections at a time."),
+    row("operations_max", Gateway, One, Text("4096"), "Most requests with a key under way at a time, also those whose clients have left. Beyond it a new one is answered 503 before anything is claimed; what runs goes on, and what has completed is replayed."),
     row("trusted_proxies", Gateway, COMMAS, Absent("nobody"), "Networks whose `X-Forwarded-*` headers are believed and extended; all others' are replaced."),
     row("replay_memory", Gateway, One, Time(Duration::from_secs(1)), "How long a replayed outcome is answered from memory before the store is asked again; `0s` always asks. What another process purges is replayed for at most this long."),
     row("drain", Gateway, One, Time(Duration::from_secs(30)), "How long a shutdown waits for requests on their way."),
