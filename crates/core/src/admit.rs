@@ -16,6 +16,7 @@ use crate::fingerprint::{Changes, Comparison, Fingerprint};
 use crate::lease::{Lease, Nonce};
 use crate::outcome::{Body, Outcome, Unreadable};
 use crate::policy::{DEFAULTS, Outage};
+use crate::record::Record;
 use crate::runtime::within;
 use crate::subject::NotRead;
 use crate::tally::Tally;
@@ -50,6 +51,12 @@ impl Call {
     pub(crate) fn new(scope: Scope, key: Key, fingerprint: Fingerprint, policy: Policy) -> Self {
         let operation = Arc::new(Operation::new(scope, key));
         Self { operation, fingerprint, policy, nonce: Nonce::random(), key: None }
+    }
+
+    /// Whether a record is of this request, not of another one under its key.
+    pub(crate) fn is_of(&self, record: &Record) -> bool {
+        let print = self.fingerprint.under(record.print.version);
+        print.is_some_and(|print| print.digest == record.print.digest)
     }
 
     fn request(&self) -> Request {

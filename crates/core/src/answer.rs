@@ -106,6 +106,12 @@ pub enum Refusal {
         /// When to come back.
         retry_after: Duration,
     },
+    /// As many operations are under way in this process as may be; nothing ran.
+    #[error("too many operations are under way; nothing was run; come back in {retry_after:?}")]
+    TooManyOperations {
+        /// When to come back.
+        retry_after: Duration,
+    },
     /// The stored fingerprint was made with a key this process has not loaded yet; nothing ran.
     #[error(
         "the stored fingerprint was made with a newer key, version {version}; come back in {retry_after:?}"

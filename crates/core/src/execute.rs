@@ -8,6 +8,7 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -20,9 +21,10 @@ use crate::attempt::{Attempt, Standing};
 use crate::error::{Error, Kind};
 use crate::fingerprint::{Fingerprint, Fingerprinter};
 use crate::policy::DEFAULTS;
+use crate::record::State;
 use crate::runtime::{Runtime, within};
 use crate::store::EffectStore;
-use crate::tally::{Running, Tally, Track};
+use crate::tally::{Calling, Running, Tally, Track};
 use crate::verbs::{Release, Renew, Renewal};
 use crate::wait::Waiters;
 use crate::{Key, Policy, Scope, mutant};
@@ -37,6 +39,8 @@ pub(crate) struct Inner {
     pub(crate) waiters: Waiters,
     pub(crate) tally: Tally,
     pub(crate) track: Track,
+    /// Most operations under way at a time.
+    operations_max: AtomicUsize,
     /// A few at a time: when the store comes back, completions must not queue behind them.
     pub(crate) withdrawals: Semaphore,
 }
@@ -49,7 +53,17 @@ impl Once {
     pub fn new(store: Arc<dyn EffectStore>, runtime: Arc<dyn Runtime>) -> Self {
         let (waiters, tally, track) = Default::default();
         let withdrawals = Semaphore::new(WITHDRAWALS_AT_ONCE);
-        Self(Arc::new(Inner { store, runtime, waiters, tally, track, withdrawals }))
+        let operations_max = AtomicUsize::new(usize::MAX);
+        Self(Arc::new(Inner { store, runtime, waiters, tally, track, operations_max, withdrawals }))
+    }
+
+    /// Lets no more than `max` operations be under way at a time: what runs, also for callers who went away, what
+    /// ended and is not stored yet, and what asks whether it may run. Beyond it nothing new is claimed or run
+    /// ([`Refusal::TooManyOperations`]); what has completed is replayed. Unlimited unless set; all clones share it.
+    #[must_use]
+    pub fn operations_max(self, max: usize) -> Self {
+        self.0.operations_max.store(max, Ordering::Relaxed);
+        self
     }
 
     /// Runs `effect` if this operation has not run, and otherwise answers as it did.
@@ -70,7 +84,7 @@ impl Once {
         Work: Future<Output: Into<Ending>> + Send + 'static,
     {
         let mut call = Call::new(scope, key, fingerprint, policy.clone());
-        let calling = self.0.track.call();
+        let Some(calling) = self.0.place() else { return Box::pin(self.0.without_place(&call)).await };
         if policy.wants_subject_key() {
             // Before the claim: nothing may run whose outcome could not be sealed.
             call.key = match Box::pin(self.0.subject_key(&call)).await {
@@ -83,6 +97,7 @@ impl Once {
             Admission::Replay(outcome) => Ok(Answer { outcome, origin: Origin::Replayed }),
             Admission::Run(grant) if self.0.is_over(grant) && !mutant::on("stale-grant-runs") => {
                 // Others may have called it unknown meanwhile, and settled it. Nothing ran here.
+                tracing::warn!(operation = %call.operation, "a lease came too late to begin; it is given back");
                 self.0.give_back(&call, grant, calling.stay());
                 Err(self.0.in_flight(&call))
             }
@@ -111,7 +126,8 @@ impl Once {
         Work: Future<Output: Into<Ending>> + Send + 'static,
     {
         let call = Call::new(scope, key, fingerprint, policy.clone());
-        let running = self.0.track.enter();
+        let Some(calling) = self.0.place() else { return Err(self.0.turn_away(&call)) };
+        let running = calling.stay();
         self.0.outage(&call, error)?;
         self.launch(call, None, effect, running).await
     }
@@ -148,6 +164,42 @@ impl Once {
 }
 
 impl Inner {
+    /// A place for one more operation, if there is one.
+    fn place(&self) -> Option<Calling<'_>> {
+        self.track.operation(self.operations_max.load(Ordering::Relaxed))
+    }
+
+    fn turn_away(&self, call: &Call) -> Refusal {
+        Tally::count(&self.tally.turned_away);
+        Refusal::TooManyOperations { retry_after: self.tally.retry_after(call.operation.scope().route()) }
+    }
+
+    /// All places are taken. What began before is told as it stands; nothing new begins, and nothing that does not
+    /// look completed is claimed.
+    async fn without_place(self: &Arc<Self>, call: &Call) -> Result<Answer, Refusal> {
+        let calling = self.track.call();
+        let patience = call.policy.settings().store_patience;
+        let record = within(&*self.runtime, patience, self.store.get(call.operation.id())).await;
+        let record = record.unwrap_or(Ok(None)).unwrap_or(None);
+        match record.filter(|_| !mutant::on("no-replay-without-place")) {
+            Some(record) if record.state == State::Completed => match self.admit(call).await? {
+                Admission::Replay(outcome) => return Ok(Answer { outcome, origin: Origin::Replayed }),
+                // It had expired by the store's clock, which only a claim asks.
+                Admission::Run(grant) => self.give_back(call, grant, calling.stay()),
+                Admission::Unprotected => {}
+            },
+            Some(record) if record.state == State::InProgress && call.is_of(&record) => {
+                return Err(self.in_flight(call));
+            }
+            Some(record) if record.state == State::Unknown && call.is_of(&record) => {
+                Tally::count(&self.tally.unknown);
+                return Err(Refusal::OutcomeUnknown { retry_after: DEFAULTS.retry_after_max });
+            }
+            _ => {}
+        }
+        Err(self.turn_away(call))
+    }
+
     /// Whether a lease had lapsed, by our own clock, before anything began: its answer came late, or this
     /// process was stopped.
     fn is_over(&self, grant: Grant) -> bool {
@@ -156,7 +208,6 @@ impl Inner {
 
     fn give_back(self: &Arc<Self>, call: &Call, grant: Grant, running: Running) {
         let (inner, nonce, id) = (self.clone(), call.nonce, call.operation.id());
-        tracing::warn!(operation = %call.operation, "a lease came too late to begin; it is given back");
         self.runtime.spawn(Box::pin(async move {
             let release = Release { holder: grant.lease.holder };
             inner.insist(nonce, || inner.store.release(&release)).await;
@@ -255,6 +306,11 @@ impl Once {
         Fingerprinter::new(keys).map_err(|problem| {
             Error::new(Kind::Damaged, "the store's fingerprint keys cannot be used").because(problem)
         })
+    }
+
+    /// How many operations are under way; see [`Once::operations_max`].
+    pub fn operations(&self) -> usize {
+        self.0.track.operations()
     }
 
     /// Counts of what was decided since the start.

@@ -16,7 +16,7 @@ use crate::execute::Inner;
 use crate::lease::Nonce;
 use crate::outcome::{Body, Outcome};
 use crate::policy::DEFAULTS;
-use crate::record::{Record, Recovery, State};
+use crate::record::{Recovery, State};
 use crate::runtime::within;
 use crate::store::Pending;
 use crate::tally::Tally;
@@ -137,12 +137,8 @@ impl Inner {
     async fn what_counts(&self, call: &Call) -> Result<Answer, Refusal> {
         let patience = call.policy.settings().store_patience;
         let record = within(&*self.runtime, patience, self.store.get(call.operation.id())).await;
-        let ours = |record: &Record| {
-            let print = call.fingerprint.under(record.print.version);
-            record.state == State::Completed && print.is_some_and(|print| print.digest == record.print.digest)
-        };
         match record.unwrap_or(Ok(None)) {
-            Ok(Some(record)) if ours(&record) => {
+            Ok(Some(record)) if record.state == State::Completed && call.is_of(&record) => {
                 let stored = record.outcome.unwrap_or_default();
                 let replay = match seal::subject_key(&stored) {
                     Some(_) => Box::pin(self.replay_by_key(call, &stored, None)).await,

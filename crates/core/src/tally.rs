@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::mutant;
 use crate::policy::DEFAULTS;
 
 /// Most routes whose latency is remembered.
@@ -47,6 +48,8 @@ counters! {
     unknown,
     /// Calls refused because the store was away.
     unavailable,
+    /// Calls refused because too many operations were under way.
+    turned_away,
     /// Effects run without protection.
     unprotected,
     /// Outcomes refused because their attempt no longer counted: possible double effects.
@@ -89,14 +92,22 @@ pub(crate) struct Track(Arc<Tracked>);
 #[derive(Default)]
 struct Tracked {
     count: AtomicUsize,
+    /// How many of them are operations.
+    operations: AtomicUsize,
     idle: Notify,
 }
 
 /// One task under way, wherever it goes.
-pub(crate) struct Running(Arc<Tracked>);
+pub(crate) struct Running {
+    tracked: Arc<Tracked>,
+    is_operation: bool,
+}
 
 /// One call under way that has not become a task.
-pub(crate) struct Calling<'a>(&'a Arc<Tracked>);
+pub(crate) struct Calling<'a> {
+    tracked: &'a Arc<Tracked>,
+    is_operation: bool,
+}
 
 impl Track {
     pub(crate) fn enter(&self) -> Running {
@@ -106,7 +117,22 @@ impl Track {
     /// As [`enter`](Self::enter), for what may end where it began: it touches one counter less.
     pub(crate) fn call(&self) -> Calling<'_> {
         self.0.count.fetch_add(1, Ordering::AcqRel);
-        Calling(&self.0)
+        Calling { tracked: &self.0, is_operation: false }
+    }
+
+    /// A call that may become an operation, if there are fewer than `max`.
+    pub(crate) fn operation(&self, max: usize) -> Option<Calling<'_>> {
+        // Counted first, so that of any number at once no more than `max` get in.
+        if self.0.operations.fetch_add(1, Ordering::AcqRel) >= max && !mutant::on("operations-unlimited") {
+            self.0.operations.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        }
+        self.0.count.fetch_add(1, Ordering::AcqRel);
+        Some(Calling { tracked: &self.0, is_operation: true })
+    }
+
+    pub(crate) fn operations(&self) -> usize {
+        self.0.operations.load(Ordering::Acquire)
     }
 
     pub(crate) fn running(&self) -> usize {
@@ -125,7 +151,10 @@ impl Track {
 }
 
 impl Tracked {
-    fn leave(&self) {
+    fn leave(&self, is_operation: bool) {
+        if is_operation {
+            self.operations.fetch_sub(1, Ordering::AcqRel);
+        }
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.idle.notify_waiters();
         }
@@ -135,20 +164,24 @@ impl Tracked {
 impl Calling<'_> {
     /// Counts on as a task.
     pub(crate) fn stay(self) -> Running {
-        let running = Running(self.0.clone());
+        let Self { tracked, mut is_operation } = self;
         std::mem::forget(self);
-        running
+        if is_operation && mutant::on("running-operation-uncounted") {
+            tracked.operations.fetch_sub(1, Ordering::AcqRel);
+            is_operation = false;
+        }
+        Running { tracked: tracked.clone(), is_operation }
     }
 }
 
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.tracked.leave(self.is_operation);
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.0.leave();
+        self.tracked.leave(self.is_operation);
     }
 }

@@ -29,8 +29,11 @@ pub(crate) fn sort(request: &mut Parts, routes: &dyn Routes) -> Entry {
         Some(route) if route.takes(&request.method) => route,
         other => return untaken(request, other, routes),
     };
-    let mut lines = request.headers.get_all(header::IDEMPOTENCY_KEY).iter();
     let refuse = |problem| Box::new(problem);
+    if request.headers.contains_key(header::KEY_ALIKE) && !mutant::on("key-alike-passes") {
+        return Entry::Refuse(route, refuse(alike(request)));
+    }
+    let mut lines = request.headers.get_all(header::IDEMPOTENCY_KEY).iter();
     let Some(line) = lines.next() else {
         return match route.protection() {
             Protection::Required if !mutant::on("missing-key-passes") => {
@@ -55,10 +58,24 @@ pub(crate) fn sort(request: &mut Parts, routes: &dyn Routes) -> Entry {
     Entry::Keyed(route, key)
 }
 
+/// Which key is meant cannot be told where there are both. Where there is only the other one, it would pass
+/// without protection, to a service that may well see a key; and its client believes to be protected.
+fn alike(request: &Parts) -> Problem {
+    if request.headers.contains_key(header::IDEMPOTENCY_KEY) {
+        return Problem::new(Kind::KeyRepeated)
+            .detail("Idempotency_Key is there beside Idempotency-Key. Send the one with a hyphen, once. Nothing was run.");
+    }
+    Problem::new(Kind::KeyMalformed).detail(
+        "The key came in Idempotency_Key. Its header is Idempotency-Key, with a hyphen. Nothing was run.",
+    )
+}
+
 /// The method takes no key, and the request passes; unless it has one and asks to be taken for a method
 /// that does. A service that listens to that would run it again and again.
 fn untaken(request: &mut Parts, found: Option<Arc<Route>>, routes: &dyn Routes) -> Entry {
-    if !request.headers.contains_key(header::IDEMPOTENCY_KEY) || mutant::on("override-ignored") {
+    let is_keyed =
+        [header::IDEMPOTENCY_KEY, header::KEY_ALIKE].iter().any(|name| request.headers.contains_key(name));
+    if !is_keyed || mutant::on("override-ignored") {
         return Entry::Pass(found);
     }
     let asked = header::overriding(&request.method, &request.headers)

@@ -4,6 +4,8 @@ use http::header::{self, HeaderMap, HeaderName};
 
 /// The client's key.
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+/// The same to the many servers that take `_` for `-`, and another header to us.
+pub const KEY_ALIKE: HeaderName = HeaderName::from_static("idempotency_key");
 /// On a replay, unless the route names another.
 pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 /// On a replay from which something was taken out before it was stored.
@@ -60,6 +62,25 @@ pub fn is_ours(name: &HeaderName) -> bool {
     rest.is_some_and(|rest| rest.starts_with(['-', '_']))
 }
 
+/// Whether servers that take `_` for `-` take both for the same header.
+pub fn is_alike(name: &HeaderName, other: &HeaderName) -> bool {
+    let fold = |byte: u8| if byte == b'_' { b'-' } else { byte };
+    name.as_str().bytes().map(fold).eq(other.as_str().bytes().map(fold))
+}
+
+/// Whether a header of this name stands there in another spelling, which some servers take for it.
+pub fn has_alike(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.keys().any(|other| other != name && is_alike(other, name))
+}
+
+/// Whether a header asks for a request to be taken for another method.
+pub fn is_method_override(name: &HeaderName) -> bool {
+    match name.as_str().contains('_') {
+        true => METHOD_OVERRIDES.contains(&&*name.as_str().replace('_', "-")),
+        false => METHOD_OVERRIDES.contains(&name.as_str()),
+    }
+}
+
 /// Whether a header belongs to one connection.
 pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(&name.as_str())
@@ -95,14 +116,9 @@ pub(crate) fn strip(headers: &mut HeaderMap) {
 /// The method a request asks to be taken for, where that differs from the one it has. What is no
 /// method at all differs too.
 pub(crate) fn overriding<'a>(method: &http::Method, headers: &'a HeaderMap) -> Option<&'a [u8]> {
-    // Many servers take `_` for `-`.
-    let is_override = |name: &HeaderName| match name.as_str().contains('_') {
-        true => METHOD_OVERRIDES.contains(&&*name.as_str().replace('_', "-")),
-        false => METHOD_OVERRIDES.contains(&name.as_str()),
-    };
     headers
         .iter()
-        .filter(|(name, _)| is_override(name))
+        .filter(|(name, _)| is_method_override(name))
         .map(|(_, value)| value.as_bytes().trim_ascii())
         .find(|value| !value.eq_ignore_ascii_case(method.as_str().as_bytes()))
 }

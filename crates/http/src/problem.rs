@@ -93,6 +93,9 @@ kinds! {
     /// The store is away.
     StoreUnavailable "store-unavailable" 503 "Operations cannot be recorded at the moment"
         "Send it again with the same key after Retry-After. Nothing was run.",
+    /// As many operations are under way as may be.
+    TooManyOperations "too-many-operations" 503 "Too many operations are under way"
+        "Send it again with the same key after Retry-After, never with a new one. This attempt ran nothing.",
     /// The key belongs to another request.
     KeyReused "key-reused" 422 "The key was used for a different request"
         "Use a new key for a new intent; repeat a request unchanged.",
@@ -235,6 +238,9 @@ impl From<Refusal> for Problem {
             Refusal::Purged => Self::new(Kind::OutcomePurged),
             Refusal::StoreUnavailable { retry_after } | Refusal::KeyNotLoaded { retry_after, .. } => {
                 Self::new(Kind::StoreUnavailable).retry_after(retry_after)
+            }
+            Refusal::TooManyOperations { retry_after } => {
+                Self::new(Kind::TooManyOperations).retry_after(retry_after)
             }
             // A refusal this build does not know: nothing may be claimed about the effect.
             _ => Self::new(Kind::OutcomeUnknown),

@@ -18,6 +18,8 @@ use semel_core::mutant;
 use semel_core::runtime::Boxed;
 use sha2::Sha256;
 
+use crate::header;
+
 /// What a source says about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -129,6 +131,12 @@ impl Source for FromExtension {
 
 fn hashed(request: &Parts, name: &HeaderName, hasher: &Hasher) -> Answer {
     let mut lines = request.headers.get_all(name).iter();
+    if request.headers.contains_key(name)
+        && header::has_alike(&request.headers, name)
+        && !mutant::on("tenant-alike-ignored")
+    {
+        return Answer::Unverified(format!("The header {name} is there in two spellings."));
+    }
     match (lines.next().map(|value| value.as_bytes()), lines.next()) {
         (Some(value), None) if !value.is_empty() => Answer::Is(hasher.hash(name.as_str(), value)),
         (None | Some(_), None) => Answer::Missing(format!("The header {name} is missing.")),
@@ -140,7 +148,8 @@ fn hashed(request: &Parts, name: &HeaderName, hasher: &Hasher) -> Answer {
 /// key or a token.
 pub fn is_credential(name: &HeaderName) -> bool {
     const STANDARD: [HeaderName; 3] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION];
-    const ENDS: [&str; 4] = ["api-key", "apikey", "api_key", "-token"];
+    // Many servers take `_` for `-`.
+    const ENDS: [&str; 5] = ["api-key", "apikey", "api_key", "-token", "_token"];
     STANDARD.contains(name) || ENDS.iter().any(|end| name.as_str().ends_with(end))
 }
 

@@ -155,6 +155,7 @@ fn general(given: &Layers<'_>, judge: &mut Judge<'_>) -> Gateway {
             header_bytes_max: header_bytes_max(given, judge),
             connections_max: judge.one(given, "connections_max", value::count),
         },
+        operations_max: judge.one(given, "operations_max", value::count),
         trusted_proxies: judge.many(given, "trusted_proxies", Network::parse),
         replay_memory: judge.one(given, "replay_memory", |text| match value::duration(text)? {
             moment if moment <= REPLAY_MEMORY_MAX => Ok(moment),

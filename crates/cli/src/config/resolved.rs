@@ -22,6 +22,8 @@ pub(crate) struct Gateway {
     pub(crate) namespace: String,
     pub(crate) upstream: Upstream,
     pub(crate) client: ClientLimits,
+    /// Most requests with a key under way, with a client or without.
+    pub(crate) operations_max: usize,
     /// Addresses whose `X-Forwarded-*` are believed and extended; all others' are replaced.
     pub(crate) trusted_proxies: Vec<Network>,
     /// How long replays are answered without asking the store; none if zero.
@@ -183,6 +185,16 @@ pub(crate) enum Tenant {
     Jwt(Jwt),
     /// The first subject alternative name of the client's certificate.
     Certificate,
+}
+
+impl Tenant {
+    /// The header that is for naming the client, and nothing else.
+    pub(crate) fn header(&self) -> Option<&HeaderName> {
+        match self {
+            Self::Header(name) | Self::PeerHeader(name, _) => Some(name),
+            Self::Undeclared | Self::None | Self::Credential | Self::Jwt(_) | Self::Certificate => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -127,6 +127,7 @@ const WRONG: &[(&str, &[&str])] = &[
         "header_bytes_max = \"1KiB\"",
         &["semel.toml:3:20: header_bytes_max: it must be between 8KiB and 16MiB"],
     ),
+    ("operations_max = 0", &["semel.toml:3:18: operations_max: `0` is not a number of 1 or more"]),
     ("connections_max = 0", &["semel.toml:3:19: connections_max: `0` is not a number of 1 or more"]),
     (
         "trusted_proxies = [\"10.0.0.0/8\", \"10.0.0.1/8\"]",

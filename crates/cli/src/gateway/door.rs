@@ -77,10 +77,11 @@ impl Door {
             Duration::ZERO => store,
             moment => Arc::new(Recalling::new(store, runtime.clone(), moment)),
         };
-        let once = Once::new(store.clone(), runtime.clone());
-        let counted = once.clone();
+        let once = Once::new(store.clone(), runtime.clone()).operations_max(settings.operations_max);
+        let (counted, under_way) = (once.clone(), once.clone());
         let tally = Arc::new(move || counted.tally().all());
-        let metrics = Arc::new(Metrics::new(tables.load().labels(), tally));
+        let metrics =
+            Arc::new(Metrics::new(tables.load().labels(), tally, Box::new(move || under_way.operations())));
         let layer = SemelLayer::routed(once.clone(), tables.clone())
             .namespace(&settings.namespace)?
             .observer(Arc::new(Counting(metrics.clone())));

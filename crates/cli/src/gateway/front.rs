@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use pin_project_lite::pin_project;
 use semel::Runtime;
-use semel::http::header::IDEMPOTENCY_KEY;
+use semel::http::header::{IDEMPOTENCY_KEY, KEY_ALIKE};
 use semel::http::problem::Kind;
 use semel::http::{Fate, Op, Problem, Protection, Reply, ReplyBody, RequestBody, Semel, SemelLayer};
 use semel::policy::DEFAULTS;
@@ -111,7 +111,7 @@ impl Service<Request<ClientBody>> for Front {
     }
 
     fn call(&mut self, request: Request<ClientBody>) -> Answering {
-        let (mut head, body) = request.into_parts();
+        let (mut head, mut body) = request.into_parts();
         let trace = Trace::enter(&mut head.headers);
         let correlation = trace.correlation.clone();
         let tables = self.tables.clone();
@@ -119,6 +119,7 @@ impl Service<Request<ClientBody>> for Front {
         let entry = table.find(&head.method, head.uri.path());
         let peer = head.extensions.get::<Peer>().map(|Peer(address)| address.ip());
         table.strip(&mut head, entry.unwrap_or(table.fallback()), peer);
+        body.bar(&table.tenant_headers);
         // A span costs more than the rest of what is done here. Without a key there is nothing to log
         // about a request, unless it fails; the way to the upstream has the trace for that.
         let span = if is_logged(&head, entry) {
@@ -142,6 +143,7 @@ impl Service<Request<ClientBody>> for Front {
 /// Whether something will be logged about a request that fares well.
 fn is_logged(request: &Parts, entry: Option<&Entry>) -> bool {
     request.headers.contains_key(IDEMPOTENCY_KEY)
+        || request.headers.contains_key(KEY_ALIKE)
         || entry.is_some_and(|entry| entry.route.protection() == Protection::Required)
         || LevelFilter::current() > LevelFilter::INFO
 }

@@ -1,9 +1,10 @@
 //! Which headers a hop keeps to itself, and what it tells the next one about the client.
 
 use http::header::{
-    CONNECTION, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, EXPECT, FORWARDED, HOST,
+    HeaderMap, HeaderName, HeaderValue, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
-use semel::http::header::is_ours;
+use semel::http::header::{IDEMPOTENCY_KEY, KEY_ALIKE, is_alike, is_method_override, is_ours};
 use semel::http::tenant::is_credential;
 use std::net::IpAddr;
 
@@ -19,6 +20,10 @@ pub(super) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forw
 /// Headers that speak to the next hop only.
 const ONE_HOP: [HeaderName; 6] =
     [CONNECTION, KEEP_ALIVE, PROXY_CONNECTION, PROXY_AUTHORIZATION, TRANSFER_ENCODING, UPGRADE];
+
+/// Say what a message is, and so stand before its body or mean nothing.
+const OF_THE_HEAD: [HeaderName; 8] =
+    [CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, EXPECT, HOST, TE, TRAILER];
 
 /// The protocol that a request asks to switch to, if both headers say so. Never one that is HTTP again:
 /// requests in such a tunnel would pass unseen.
@@ -106,6 +111,45 @@ fn begins(name: &HeaderName, prefix: &str) -> bool {
 pub(super) fn strip_ours(headers: &mut HeaderMap) {
     if headers.keys().any(is_ours) {
         strip_claims(headers, true);
+    }
+}
+
+/// Strips a client's trailers of what no head may hold, and of what was judged by the head: a service that adds
+/// trailers to its headers would believe in another client, key, method or length than the gateway did.
+/// `tenants` are headers that name clients on some route.
+pub(super) fn strip_request_trailers(trailers: &mut HeaderMap, tenants: &[HeaderName]) {
+    retain(trailers, |name| {
+        let judged = *name == IDEMPOTENCY_KEY
+            || *name == KEY_ALIKE
+            || is_method_override(name)
+            || is_credential(name)
+            || tenants.iter().any(|tenant| is_alike(name, tenant))
+                && !semel::mutant::on("tenant-in-trailers");
+        !judged
+            && !is_of_the_hop(name)
+            && !is_ours(name)
+            // Also from proxies that are believed: they say it in the head.
+            && !begins(name, "x-forwarded-")
+            && *name != FORWARDED
+            || semel::mutant::on("request-trailers-kept")
+    });
+}
+
+/// Strips a service's trailers of what no head of an answer holds.
+pub(super) fn strip_answer_trailers(trailers: &mut HeaderMap) {
+    retain(trailers, |name| {
+        !is_of_the_hop(name) && !is_ours(name) || semel::mutant::on("answer-trailers-kept")
+    });
+}
+
+fn is_of_the_hop(name: &HeaderName) -> bool {
+    ONE_HOP.contains(name) || OF_THE_HEAD.contains(name)
+}
+
+fn retain(headers: &mut HeaderMap, keep: impl Fn(&HeaderName) -> bool) {
+    let gone: Vec<HeaderName> = headers.keys().filter(|name| !keep(name)).cloned().collect();
+    for name in gone {
+        headers.remove(name);
     }
 }
 

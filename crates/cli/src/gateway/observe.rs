@@ -15,7 +15,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use semel::error::Kind;
@@ -50,6 +50,7 @@ const DECISIONS: &[(&str, Class)] = &[
     ("request-cut", Class::Refused),
     ("request-slow", Class::Refused),
     ("store-unavailable", Class::Refused),
+    ("too-many-operations", Class::Refused),
     ("body-not-kept", Class::Replayed),
     ("outcome-purged", Class::Refused),
     ("outcome-unreadable", Class::Refused),
@@ -101,6 +102,9 @@ pub(crate) enum Fate {
 /// Counts of the core, by name: `|| once.tally().all()`.
 pub(crate) type TallySource = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
 
+/// How many operations are under way: `|| once.operations()`.
+pub(crate) type OperationsSource = Box<dyn Fn() -> usize + Send + Sync>;
+
 /// All counters and gauges of a process.
 pub(crate) struct Metrics {
     registry: Registry,
@@ -128,7 +132,11 @@ struct Route {
 
 impl Metrics {
     /// Metrics for these routes.
-    pub(crate) fn new<'a>(routes: impl IntoIterator<Item = &'a str>, tally: TallySource) -> Self {
+    pub(crate) fn new<'a>(
+        routes: impl IntoIterator<Item = &'a str>,
+        tally: TallySource,
+        operations: OperationsSource,
+    ) -> Self {
         let mut book = Registry::with_prefix("semel");
         let decisions =
             counters(&mut book, "decisions", "Requests by route and by what was decided about them");
@@ -154,7 +162,7 @@ impl Metrics {
         let upstream =
             counters(&mut book, "upstream_failures", "Requests without a proper answer, by their fate");
         let administered = counters(&mut book, "admin_calls", "Calls of operators, by action and result");
-        book.register_collector(Box::new(Tallied(tally.clone())));
+        book.register_collector(Box::new(Tallied { tally: tally.clone(), operations }));
         for kind in KINDS {
             drop(store_errors.get_or_create(&labels(&[("kind", kind)])));
         }
@@ -294,7 +302,10 @@ fn counters(book: &mut Registry, name: &str, help: &str) -> Counters {
 }
 
 /// The core's counts, read when somebody looks.
-struct Tallied(TallySource);
+struct Tallied {
+    tally: TallySource,
+    operations: OperationsSource,
+}
 
 impl fmt::Debug for Tallied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -304,9 +315,13 @@ impl fmt::Debug for Tallied {
 
 impl Collector for Tallied {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let help = "Operations under way, also those whose clients have left; limited by operations_max";
+        let under_way = i64::try_from((self.operations)()).unwrap_or(i64::MAX);
+        let gauge = encoder.encode_descriptor("operations", help, None, MetricType::Gauge)?;
+        ConstGauge::new(under_way).encode(gauge)?;
         let help = "What happened to operations in this process, by event";
         let mut events = encoder.encode_descriptor("events", help, None, MetricType::Counter)?;
-        for (name, count) in (self.0)() {
+        for (name, count) in (self.tally)() {
             let label = [("event", name)];
             ConstCounter::new(count).encode(events.encode_family(&label)?)?;
         }
@@ -351,7 +366,7 @@ mod tests {
     use super::*;
 
     fn metrics() -> Metrics {
-        Metrics::new(["charge", "refund"], Arc::new(|| vec![("refused_outcomes", 3)]))
+        Metrics::new(["charge", "refund"], Arc::new(|| vec![("refused_outcomes", 3)]), Box::new(|| 5))
     }
 
     /// The names of all metrics there are, as samples have them.
@@ -430,6 +445,7 @@ mod tests {
             ("semel_unknown_oldest_seconds", 90.0),
             ("semel_store_up", 1.0),
             ("semel_leases_in_flight", 1.0),
+            ("semel_operations", 5.0),
             (r#"semel_upstream_failures_total{fate="nothing-happened"}"#, 1.0),
             (r#"semel_store_errors_total{kind="busy"}"#, 1.0),
             (r#"semel_events_total{event="refused_outcomes"}"#, 3.0),

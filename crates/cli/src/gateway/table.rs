@@ -10,7 +10,7 @@ use arc_swap::{ArcSwap, Guard};
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode, Uri};
 use semel::http::problem::Kind;
 use semel::http::{self as door, Problem, Routes};
 use semel::runtime::Boxed;
@@ -43,6 +43,8 @@ pub(crate) struct Table {
     /// The routes as clients may read about them: a page and a document.
     pub(crate) described: (Bytes, Bytes),
     pub(crate) sources: Sources,
+    /// Every header that names a client on some route, if there is one.
+    pub(crate) tenant_headers: Option<Arc<[HeaderName]>>,
 }
 
 impl Table {
@@ -102,6 +104,9 @@ impl Table {
         });
         let entries: Vec<Entry> = entries.collect::<anyhow::Result<_>>()?;
         let fallback = make(None, &settings.fallback).context("the defaults of routes cannot be used")?;
+        let of_all = entries.iter().chain([&fallback]);
+        let tenant_headers: Arc<[HeaderName]> =
+            of_all.filter_map(|entry| entry.settings.tenant.header().cloned()).collect();
         let (page, document) = door::describe(entries.iter().chain([&fallback]).map(|entry| &*entry.route));
         Ok(Self {
             matcher: Matcher::new(&settings.routes),
@@ -110,6 +115,7 @@ impl Table {
             namespace: settings.namespace.clone(),
             described: (page.into(), document.into()),
             sources,
+            tenant_headers: (!tenant_headers.is_empty()).then_some(tenant_headers),
         })
     }
 

@@ -38,6 +38,50 @@ async fn keys_that_cannot_be_read_are_refused_and_the_store_is_never_asked() {
 }
 
 #[tokio::test]
+async fn a_header_that_is_nearly_the_keys_is_refused_beside_it_and_in_its_place() {
+    // G-2: many servers take `_` for `-`. Such a service would see another key, or one that nobody looks at here.
+    let world = World::new();
+    let app = world.counting(open_route().build().unwrap());
+    let mut beside = post("order-1042", "x");
+    beside.headers_mut().insert("idempotency_key", "order-1043".parse().unwrap());
+    let refused = send(&app, beside).await;
+    assert_eq!((refused.status, refused.problem().as_str()), (400, "key-repeated"));
+    let alone = || Request::post("/").header("idempotency_key", "order-1043");
+    let refused = send(&app, alone().body("x".into()).unwrap()).await;
+    assert_eq!((refused.status, refused.problem().as_str()), (400, "key-malformed"));
+    assert!(refused.document()["detail"].as_str().unwrap().contains("hyphen"), "{refused:?}");
+    let mut disguised = alone().header("x-http-method-override", "POST").body("x".into()).unwrap();
+    *disguised.method_mut() = Method::GET;
+    assert_eq!(send(&app, disguised).await.problem(), "method-override-refused", "GET that means POST");
+    assert_eq!((world.effects(), world.store_calls()), (0, 0));
+    let mut reading = alone().body("x".into()).unwrap();
+    *reading.method_mut() = Method::GET;
+    assert_eq!(send(&app, reading).await.status, 201, "where a key means nothing, neither does this");
+}
+
+#[tokio::test]
+async fn a_credential_in_two_spellings_names_nobody() {
+    // G-5: the service may see the other one.
+    let world = World::new();
+    let by_header = tenant::ApiKeyHeader(HeaderName::from_static("x-api-key"));
+    let app = world.counting(open_route().tenant(by_header).build().unwrap());
+    let mut request = post("order-1042", "x");
+    request.headers_mut().insert("x-api-key", "alice".parse().unwrap());
+    request.headers_mut().insert("x_api_key", "bob".parse().unwrap());
+    assert_eq!(send(&app, request).await.problem(), "tenant-unverified");
+    let mut alone = post("order-1042", "x");
+    alone.headers_mut().insert("x-api_key", "bob".parse().unwrap());
+    assert_eq!(send(&app, alone).await.problem(), "tenant-missing");
+    let undeclared = world.counting(open_route().tenant(tenant::Undeclared).build().unwrap());
+    for name in ["x_api_key", "x_auth_token", "x-auth_token"] {
+        let mut request = post("order-1042", "x");
+        request.headers_mut().insert(name, "alice".parse().unwrap());
+        assert_eq!(send(&undeclared, request).await.problem(), "tenant-undeclared", "{name}");
+    }
+    assert_eq!(world.effects(), 0);
+}
+
+#[tokio::test]
 async fn quoted_and_bare_are_one_key() {
     // G-2
     let world = World::new();

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use http::{Request, Response};
 use semel_core::Policy;
 use semel_http::{Op, RequestBody};
+use semel_testkit::Verb;
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -114,6 +115,48 @@ async fn a_client_that_goes_away_stops_nothing() {
     let again = send(&app, post("k1", "x")).await;
     assert_eq!((again.text(), again.replayed()), ("done", true));
     assert_eq!(world.effects(), 1);
+}
+
+#[tokio::test]
+async fn beyond_so_many_operations_nothing_new_is_claimed_and_what_has_completed_is_replayed() {
+    // G-17, G-19
+    let mut world = World::new();
+    world.once = world.once.clone().operations_max(1);
+    let (app, gate) = gated(&world, Policy::default());
+    gate.go.notify_one();
+    assert_eq!(send(&app, post("k0", "x")).await.text(), "done");
+    gate.began.notified().await;
+    let mut call = Box::pin(app.clone().oneshot(post("k1", "x")));
+    tokio::select! {
+        _ = &mut call => panic!("the handler waits for its gate"),
+        () = gate.began.notified() => {}
+    }
+    let claims = world.store.calls(Verb::Claim);
+    for with_client in [true, false] {
+        let refused = tokio::select! {
+            refused = send(&app, post("k2", "x")) => refused,
+            () = gate.began.notified() => panic!("it runs"),
+        };
+        assert_eq!((refused.status, refused.problem().as_str()), (503, "too-many-operations"));
+        assert!(refused.headers.contains_key("retry-after"));
+        assert_eq!(send(&app, post("k1", "x")).await.problem(), "in-flight", "what runs is told as it is");
+        assert_eq!(send(&app, post("k1", "y")).await.problem(), "too-many-operations");
+        assert_eq!(world.store.calls(Verb::Claim), claims, "nothing is claimed");
+        if with_client {
+            // It goes on without its client, and goes on counting.
+            call = Box::pin(app.clone().oneshot(post("k3", "x")));
+        }
+    }
+    drop(call);
+    assert!(send(&app, post("k0", "x")).await.replayed(), "what has completed needs no place");
+    assert_eq!(send(&app, post("k0", "y")).await.problem(), "key-reused");
+    assert_eq!((world.once.operations(), world.once.tally().turned_away()), (1, 4));
+    gate.go.notify_one();
+    assert_eq!(world.once.drain(Duration::from_secs(3600)).await, 0);
+    assert_eq!(world.once.operations(), 0);
+    gate.go.notify_one();
+    assert_eq!(send(&app, post("k2", "x")).await.text(), "done", "a place is free again");
+    assert_eq!(world.effects(), 3);
 }
 
 #[tokio::test]

@@ -82,7 +82,7 @@ impl Rig {
             .flatten_event(true)
             .with_writer(move || written.clone())
             .finish();
-        let metrics = Arc::new(Metrics::new(["charge"], Arc::new(|| vec![("granted", 7)])));
+        let metrics = Arc::new(Metrics::new(["charge"], Arc::new(|| vec![("granted", 7)]), Box::new(|| 0)));
         let not_ready: Arc<Mutex<Vec<String>>> = Arc::default();
         let reasons = not_ready.clone();
         let secret = token.map(|token| Secret(token.to_owned()));

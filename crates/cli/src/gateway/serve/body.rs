@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -14,13 +15,17 @@ use pin_project_lite::pin_project;
 use semel::Runtime;
 use semel::runtime::Boxed;
 
+use super::super::headers;
 use super::link::Flight;
+use super::stream::Turn;
 
 /// The body of a client's request, streamed. It fails if the client is silent for too long.
 pub(crate) struct ClientBody {
     incoming: Incoming,
     /// `None` where there is nothing to wait for.
     patience: Option<Box<Patience>>,
+    /// Headers that name clients, and so may not come late.
+    tenants: Option<Arc<[HeaderName]>>,
 }
 
 /// Why a client's body cannot be read to its end.
@@ -58,7 +63,7 @@ impl ClientBody {
         timeout: Duration,
     ) -> (Self, Option<Slow>) {
         if incoming.is_end_stream() {
-            return (Self { incoming, patience: None }, None);
+            return (Self { incoming, patience: None, tenants: None }, None);
         }
         let slow = Slow::default();
         let patience = Patience {
@@ -68,7 +73,25 @@ impl ClientBody {
             timer: None,
             slow: slow.clone(),
         };
-        (Self { incoming, patience: Some(Box::new(patience)) }, Some(slow))
+        (Self { incoming, patience: Some(Box::new(patience)), tenants: None }, Some(slow))
+    }
+
+    /// Keeps these headers out of the trailers too.
+    pub(crate) fn bar(&mut self, tenants: &Option<Arc<[HeaderName]>>) {
+        if !self.incoming.is_end_stream() {
+            self.tenants.clone_from(tenants);
+        }
+    }
+
+    /// What may be heard of a frame. Trailers of which nothing is left are the end.
+    fn clean(&self, mut frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::strip_request_trailers(trailers, self.tenants.as_deref().unwrap_or_default());
+            if trailers.is_empty() {
+                return None;
+            }
+        }
+        Some(frame)
     }
 }
 
@@ -104,7 +127,8 @@ impl Body for ClientBody {
                 {
                     patience.last = patience.runtime.elapsed();
                 }
-                frame.map_err(BodyError::Cut)
+                let frame = std::task::ready!(frame).transpose().map_err(BodyError::Cut).transpose();
+                Poll::Ready(frame.and_then(|frame| frame.map(|frame| this.clean(frame)).transpose()))
             }
         }
     }
@@ -125,6 +149,9 @@ pin_project! {
         Answer {
             #[pin]
             body: B,
+            // What came in one part and goes in several.
+            rest: Bytes,
+            piece_max: usize,
             // Until it is dropped the connection is not idle.
             _flight: Flight,
         },
@@ -135,9 +162,15 @@ pin_project! {
 }
 
 impl<B> EdgeBody<B> {
-    pub(super) fn answer(body: B, flight: Flight) -> Self {
-        EdgeBody::Answer { body, _flight: flight }
+    /// Handed over in parts of at most `piece_max` bytes.
+    pub(super) fn answer(body: B, flight: Flight, piece_max: usize) -> Self {
+        EdgeBody::Answer { body, rest: Bytes::new(), piece_max, _flight: flight }
     }
+}
+
+/// The first part of what is in `rest`.
+fn piece(rest: &mut Bytes, piece_max: usize) -> Frame<Bytes> {
+    Frame::data(rest.split_to(rest.len().min(piece_max)))
 }
 
 impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
@@ -148,23 +181,48 @@ impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project() {
-            EdgeBodyProjection::Answer { body, .. } => body.poll_frame(cx),
+        let frame = match self.project() {
+            EdgeBodyProjection::Answer { rest, piece_max, .. } if !rest.is_empty() => {
+                Poll::Ready(Some(Ok(piece(rest, *piece_max))))
+            }
+            EdgeBodyProjection::Answer { body, rest, piece_max, .. } => match body.poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
+                    Ok(data) if data.len() > *piece_max => {
+                        *rest = data;
+                        piece(rest, *piece_max)
+                    }
+                    Ok(data) => Frame::data(data),
+                    Err(other) => other,
+                }))),
+                other => other,
+            },
             EdgeBodyProjection::Own { body } => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
-        }
+        };
+        if frame.is_pending() { Turn::Service } else { Turn::Client }.say();
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            EdgeBody::Answer { body, .. } => body.is_end_stream(),
+            EdgeBody::Answer { body, rest, .. } => rest.is_empty() && body.is_end_stream(),
             EdgeBody::Own { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            EdgeBody::Answer { body, .. } => body.size_hint(),
+            EdgeBody::Answer { body, rest, .. } => ahead(rest.len() as u64, &body.size_hint()),
             EdgeBody::Own { body } => body.size_hint(),
         }
     }
+}
+
+/// The size of a body with so much before it.
+fn ahead(bytes: u64, of: &SizeHint) -> SizeHint {
+    let mut hint = SizeHint::new();
+    hint.set_lower(bytes.saturating_add(of.lower()));
+    if let Some(upper) = of.upper() {
+        hint.set_upper(bytes.saturating_add(upper));
+    }
+    hint
 }

@@ -20,6 +20,7 @@ use tower_service::Service;
 use super::super::{headers, problem};
 use super::body::{ClientBody, EdgeBody, Slow};
 use super::link::{Flight, Link};
+use super::stream::{PIECE_BYTES_MAX, Turn};
 
 /// Who sent a request, as the socket says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,16 +142,19 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let flight = Flight::begin(&self.link);
+        let piece_max = if request.version() == Version::HTTP_2 { PIECE_BYTES_MAX } else { usize::MAX };
         match self.admit(request) {
             Ok((request, slow)) => Answering {
                 state: State::Waiting { service: self.service.clone(), request: Some(request) },
                 slow,
                 flight: Some(flight),
+                piece_max,
             },
             Err(refused) => Answering {
                 state: State::Refused { response: Some(refused.response()) },
                 slow: None,
                 flight: Some(flight),
+                piece_max,
             },
         }
     }
@@ -166,6 +170,8 @@ pin_project! {
         state: State<S, B>,
         slow: Option<Slow>,
         flight: Option<Flight>,
+        // The largest part of the answer that is handed over at a time.
+        piece_max: usize,
     }
 }
 
@@ -193,6 +199,7 @@ where
         loop {
             let answer = match this.state.as_mut().project() {
                 StateProjection::Refused { response } => {
+                    Turn::Client.say();
                     return Poll::Ready(Ok(response.take().expect("polled after its end")));
                 }
                 StateProjection::Waiting { service, request } => {
@@ -202,7 +209,8 @@ where
                 StateProjection::Running { answer } => {
                     let response = ready!(answer.poll(cx))?;
                     let flight = this.flight.take().expect("polled after its end");
-                    return Poll::Ready(Ok(finish(response, flight, this.slow.as_ref())));
+                    Turn::Client.say();
+                    return Poll::Ready(Ok(finish(response, flight, this.slow.as_ref(), *this.piece_max)));
                 }
             };
             this.state.set(State::Running { answer });
@@ -210,7 +218,12 @@ where
     }
 }
 
-fn finish<B>(mut response: Response<B>, flight: Flight, slow: Option<&Slow>) -> Response<EdgeBody<B>> {
+fn finish<B>(
+    mut response: Response<B>,
+    flight: Flight,
+    slow: Option<&Slow>,
+    piece_max: usize,
+) -> Response<EdgeBody<B>> {
     // What the service makes of a body that stopped coming is told to the client as what it is. An
     // answer of the upstream that came in spite of it stays.
     if slow.is_some_and(Slow::is_set) {
@@ -228,5 +241,5 @@ fn finish<B>(mut response: Response<B>, flight: Flight, slow: Option<&Slow>) -> 
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         flight.link().tunnel();
     }
-    response.map(|body| EdgeBody::answer(body, flight))
+    response.map(|body| EdgeBody::answer(body, flight, piece_max))
 }

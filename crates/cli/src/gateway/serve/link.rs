@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::Context;
+use std::time::Duration;
 
 use http::header::HeaderValue;
+use semel::Runtime;
 use semel::http::tenant::ClientCertificate;
 use tokio::sync::Notify;
 
@@ -32,6 +34,7 @@ pub(super) struct Link {
     pub(super) is_secure: bool,
     pub(super) certificate: Option<ClientCertificate>,
     pub(super) place: Held,
+    pub(super) runtime: Arc<dyn Runtime>,
     clock: Arc<Clock<Link>>,
     header_timeout: u64,
     idle_timeout: u64,
@@ -67,6 +70,7 @@ impl Link {
     pub(super) fn new(
         origin: Origin,
         limits: &ClientLimits,
+        runtime: &Arc<dyn Runtime>,
         clock: &Arc<Clock<Link>>,
         place: Held,
     ) -> Arc<Self> {
@@ -78,6 +82,7 @@ impl Link {
             is_secure: origin.is_secure,
             certificate: origin.certificate,
             place,
+            runtime: runtime.clone(),
             clock: clock.clone(),
             header_timeout: millis(limits.header_timeout),
             idle_timeout: millis(limits.idle_timeout),
@@ -146,6 +151,22 @@ impl Link {
     /// Nothing is in flight as of now: its idle time begins anew.
     pub(super) fn rest(&self) {
         self.idle_since.store(self.clock.next(), Ordering::Relaxed);
+    }
+
+    /// When the clock's next tick is due: a wait that is counted from here is never too short.
+    pub(super) fn next_tick(&self) -> u64 {
+        self.clock.next()
+    }
+
+    /// How long a client may take nothing of an answer.
+    pub(super) fn stall_timeout(&self) -> Duration {
+        Duration::from_millis(self.idle_timeout)
+    }
+
+    /// How much is left of that time, if it began at `since`.
+    pub(super) fn left_of_stall(&self, since: u64) -> Duration {
+        let end = since.saturating_add(self.idle_timeout);
+        Duration::from_millis(end.saturating_sub(self.clock.now()))
     }
 
     /// Whether its time is up; else its alarm wakes this task when it may be.

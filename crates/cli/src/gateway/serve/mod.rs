@@ -9,6 +9,7 @@ mod edge;
 mod framing;
 mod link;
 mod san;
+mod stream;
 mod tls;
 mod wire;
 
@@ -34,12 +35,13 @@ use tower_service::Service;
 use super::BoxError;
 use super::alarm::Clock;
 use super::crew::Crew;
-use super::net::{Listener, Spawner, Stream, Timer, within};
+use super::net::{Listener, Stream, Timer, within};
 use super::{headers, problem};
 use crate::config::resolved::{ClientLimits, Network};
 use edge::Edge;
 use framing::Framing;
 use link::{Census, Link, Origin, Overdue};
+use stream::Streams;
 use wire::{Client, Wire};
 
 pub(crate) use body::ClientBody;
@@ -195,7 +197,7 @@ where
         is_secure: settings.tls.is_some(),
         certificate,
     };
-    let link = Link::new(origin, limits, &shared.clock, place);
+    let link = Link::new(origin, limits, runtime, &shared.clock, place);
     let (http2, first) = match negotiated {
         true => (true, Bytes::new()),
         false => match until_overdue(&link, wire::sniff(&mut client)).await {
@@ -239,7 +241,7 @@ where
 {
     let Settings { runtime, limits, .. } = &shared.settings;
     let io = TokioIo::new(Wire::new(client, first, link.clone(), None));
-    let connection = http2::Builder::new(Spawner(runtime.clone()))
+    let connection = http2::Builder::new(Streams(link.clone()))
         .timer(Timer::new(runtime.clone()))
         .keep_alive_interval(PING_EVERY)
         .max_concurrent_streams(STREAMS_MAX)

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use semel::http::header::{has_alike, is_alike};
 use semel::http::tenant::{ClientCertificate, is_credential};
 use semel::operation::PART_BYTES_MAX;
 use semel::runtime::{Boxed, Runtime};
@@ -171,12 +172,11 @@ pub(crate) fn strip<'r>(
         let Tenant::PeerHeader(name, _) = &settings.tenant else { continue };
         let by_own = believed(name, own);
         let kept = by_own.unwrap_or_else(|| all.clone().any(|other| believed(name, other) == Some(true)));
-        let same = |other: &HeaderName| {
-            let fold = |byte: u8| if byte == b'_' { b'-' } else { byte };
-            other.as_str().bytes().map(fold).eq(name.as_str().bytes().map(fold))
-        };
-        let gone: Vec<HeaderName> =
-            headers.keys().filter(|other| same(other) && !(kept && *other == name)).cloned().collect();
+        let gone: Vec<HeaderName> = headers
+            .keys()
+            .filter(|other| is_alike(other, name) && !(kept && *other == name))
+            .cloned()
+            .collect();
         for name in gone.into_iter().filter(|_| !semel::mutant::on("peer-header-not-stripped")) {
             headers.remove(name);
         }
@@ -187,12 +187,16 @@ fn lists(peers: &[Network], peer: Option<IpAddr>) -> bool {
     peer.is_some_and(|peer| peers.iter().any(|network| network.contains(peer)))
 }
 
-/// The header's value, if it stands there once.
+/// The header's value, if it stands there once. Many servers take `_` for `-` and would see another value
+/// in another spelling.
 fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a HeaderValue, Refused> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (None, _) => Err(missing(name)),
         (Some(_), Some(_)) => Err(Refused::Unverified(Reason::Repeated)),
+        (Some(_), None) if has_alike(headers, name) && !semel::mutant::on("tenant-alike-ignored") => {
+            Err(Refused::Unverified(Reason::Repeated))
+        }
         (Some(value), None) if value.is_empty() => Err(missing(name)),
         (Some(value), None) => Ok(value),
     }
@@ -315,6 +319,16 @@ mod tests {
         let mut sent = headers(&[("x-account", "alice"), ("x_account", "mallory")]);
         strip(&mut sent, "10.1.2.3".parse().ok(), &own, [&own].into_iter());
         assert_eq!(sent, headers(&[("x-account", "alice")]));
+    }
+
+    #[test]
+    fn a_tenant_header_in_two_spellings_names_nobody() {
+        // G-5: many servers take `_` for `-`, and would see the other client.
+        let rule = check(Tenant::Header(HeaderName::from_static("x-api-key")));
+        let sent = headers(&[("x-api-key", "alice"), ("x_api-key", "bob")]);
+        assert_eq!(rule.decide(&sent, None, None, 0), Err(Refused::Unverified(Reason::Repeated)));
+        let alone = headers(&[("x_api_key", "bob")]);
+        assert!(matches!(rule.decide(&alone, None, None, 0), Err(Refused::Missing { .. })));
     }
 
     #[test]

@@ -45,7 +45,9 @@ pub(crate) enum Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Repeated => "the header that names the client stands there more than once",
+            Self::Repeated => {
+                "the header that names the client stands there more than once, or in two spellings"
+            }
             Self::NotBearer => "the header Authorization holds no bearer token",
             Self::Malformed => "the token is not a signed JSON Web Token",
             Self::Algorithm => "the token's algorithm is not accepted for its key",

@@ -25,6 +25,7 @@ use tower_service::Service;
 
 use super::super::BoxError;
 use super::super::crew::Crew;
+use super::super::door::{Door, Parts};
 use super::super::net::{Network, RealNetwork};
 use super::super::serve::{self, Certificates, ClientBody, Drained};
 use super::super::upstream::{Body, Deadline, Protected, Upstream};
@@ -226,6 +227,26 @@ impl Proxy {
     pub(super) async fn ended(self) -> Drained {
         soon(self.ended).await.unwrap()
     }
+}
+
+/// A whole gateway, with its store in memory.
+pub(super) struct WholeGateway {
+    pub(super) address: SocketAddr,
+    pub(super) parts: Arc<Parts>,
+}
+
+/// In front of `service`; `more` belongs under `[gateway]`, `routes` below it.
+pub(super) async fn gateway_to(service: SocketAddr, more: &str, routes: &str) -> WholeGateway {
+    let routes = if routes.is_empty() { "[defaults]\ntenant = \"none\"" } else { routes };
+    let text =
+        format!("[gateway]\nlisten = \"127.0.0.1:0\"\nupstream = \"http://{service}\"\n{more}\n{routes}\n");
+    let settings = crate::config::resolved_for_tests(&text);
+    let (store, runtime) = (Arc::new(semel::MemoryStore::new()), Arc::new(Tokio::new()));
+    let door = Door::open(&settings, store, None, Arc::new(RealNetwork), runtime).await.unwrap();
+    let (address, parts) = (door.address(), door.shared.clone());
+    let never: Boxed<()> = Box::pin(std::future::pending());
+    tokio::spawn(door.serve(never.shared()));
+    WholeGateway { address, parts }
 }
 
 /// The service of a proxy with nothing in between.

@@ -260,6 +260,31 @@ async fn a_switched_protocol_is_tunnelled() {
 }
 
 #[tokio::test]
+async fn a_tunnel_may_be_silent() {
+    let (stage, address) = Stage::open().await;
+    let mut plan = Plan::to(&[address]);
+    plan.limits.idle_timeout = Duration::from_millis(50);
+    let time = ByHand::new();
+    plan.runtime = time.clone();
+    let proxy = plan.start().await;
+    let mut client = proxy.client().await;
+    client.say("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").await;
+    let mut service = stage.next().await;
+    service.head().await;
+    service
+        .say("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\nhello\n")
+        .await;
+    client.until("hello\n").await;
+    for _ in 0..10 {
+        time.pass(Duration::from_secs(10)).await;
+    }
+    client.say("still there?\n").await;
+    service.until("still there?\n").await;
+    service.say("yes\n").await;
+    client.until("yes\n").await;
+}
+
+#[tokio::test]
 async fn a_refused_switch_is_a_plain_answer() {
     let (stage, address) = Stage::open().await;
     let proxy = proxy_to(address).await;

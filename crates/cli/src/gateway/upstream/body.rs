@@ -11,7 +11,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use super::super::BoxError;
+use super::super::{BoxError, headers};
 use super::pool::{Busy, Leased};
 
 /// What an upstream answered, or what the gateway says in its place.
@@ -64,11 +64,12 @@ impl<B: Payload> HttpBody for Body<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        match &mut self.get_mut().0 {
+        let frame = match &mut self.get_mut().0 {
             Kind::Whole(incoming) | Kind::Stream(incoming, _) => poll(incoming, cx),
             Kind::Driven { incoming, over } => poll_driven(incoming, over, cx),
             Kind::Own(text) => Pin::new(text).poll_frame(cx).map_err(|never| match never {}),
-        }
+        };
+        frame.map(|frame| frame.and_then(|frame| frame.map(clean).transpose()))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -88,6 +89,17 @@ impl<B: Payload> HttpBody for Body<B> {
             Kind::Own(text) => text.size_hint(),
         }
     }
+}
+
+/// What may be heard of a frame. Trailers of which nothing is left are the end.
+fn clean(mut frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
+    if let Some(trailers) = frame.trailers_mut() {
+        headers::strip_answer_trailers(trailers);
+        if trailers.is_empty() {
+            return None;
+        }
+    }
+    Some(frame)
 }
 
 fn poll(incoming: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
