@@ -51,6 +51,7 @@ mod paths;
 mod pointer;
 mod redact;
 mod request;
+mod shape;
 
 #[cfg(test)]
 mod properties;
@@ -62,6 +63,7 @@ use std::sync::Arc;
 
 use canonical::Canonical;
 use key::Keyed;
+use shape::Shape;
 
 pub use compare::{Changes, Comparison, Fingerprint, NAME_CHARS_MAX, NAMES_MAX};
 pub use error::Error;
@@ -131,9 +133,12 @@ impl Fingerprinter {
     }
 
     fn seal(&self, canonical: Canonical) -> Fingerprint {
-        let (current, older) = self.keys.split_first().expect("a fingerprinter has at least one key");
-        let older = older.iter().map(|key| key.print(&canonical)).collect();
-        Fingerprint::new(current.print(&canonical), older, canonical.names())
+        Shape::lend(&self.keys, &canonical, |shape| {
+            let keys = self.keys.iter().enumerate();
+            let mut prints = keys.map(|(at, key)| key.print(&canonical, shape.paths(at)));
+            let current = prints.next().expect("a fingerprinter has at least one key");
+            Fingerprint::new(current, prints.collect(), shape.names())
+        })
     }
 }
 
