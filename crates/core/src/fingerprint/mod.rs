@@ -27,7 +27,8 @@
 //! Compared as bytes are also: JSON deeper than 128 levels, of more than 2^20 values or longer than 1 GiB;
 //! forms of more than 2^16 fields; multipart bodies of more than 1024 parts or with a part whose head exceeds
 //! 16 KiB. While it is read, a body takes about 36 bytes of memory per JSON value besides its canonical form;
-//! afterwards a [`Fingerprint`] keeps neither, only the paths of at most [`PATHS_MAX`] leaves.
+//! afterwards a [`Fingerprint`] keeps neither, only the paths of at most [`PATHS_MAX`] leaves. So does a thread, of
+//! the last request it saw.
 //!
 //! # Excluded members
 //!
