@@ -73,6 +73,12 @@ impl Canonical {
         Names { text: self.names[..].into(), ends }
     }
 
+    /// Whether the leaves have just these paths.
+    pub(super) fn has_names(&self, names: &Names) -> bool {
+        let ends = self.leaves.iter().map(|leaf| leaf.name_end);
+        names.text[..] == self.names[..] && ends.eq(names.ends.iter().copied())
+    }
+
     /// Where the next byte will be written.
     pub(super) fn here(&self) -> usize {
         self.bytes.len()

@@ -22,7 +22,7 @@ pub struct Fingerprint(Arc<Parts>);
 struct Parts {
     current: Print,
     older: Vec<Print>,
-    names: Names,
+    names: Arc<Names>,
 }
 
 /// What comparing a new request with a stored print gave.
@@ -61,7 +61,7 @@ pub struct Changes {
 }
 
 impl Fingerprint {
-    pub(super) fn new(current: Print, older: Vec<Print>, names: Names) -> Self {
+    pub(super) fn new(current: Print, older: Vec<Print>, names: Arc<Names>) -> Self {
         Self(Arc::new(Parts { current, older, names }))
     }
 

@@ -340,17 +340,18 @@ impl Reader<'_> {
     }
 
     fn skip_plain(&mut self) {
-        let rest = &self.source[self.at..];
-        let (words, tail) = rest.as_chunks();
-        for (at, word) in words.iter().enumerate() {
+        let mut at = self.at;
+        while let Some(word) = self.source[at..].first_chunk() {
             let ends = plain_ends(u64::from_le_bytes(*word));
             if ends != 0 {
-                self.at += at * 8 + ends.trailing_zeros() as usize / 8;
+                self.at = at + ends.trailing_zeros() as usize / 8;
                 return;
             }
+            at += word.len();
         }
+        let tail = &self.source[at..];
         let plain = tail.iter().position(|&byte| byte < 0x20 || byte == b'"' || byte == b'\\');
-        self.at += words.len() * 8 + plain.unwrap_or(tail.len());
+        self.at = at + plain.unwrap_or(tail.len());
     }
 
     fn skip_space(&mut self) {
@@ -373,9 +374,10 @@ impl Reader<'_> {
 fn plain_ends(word: u64) -> u64 {
     const ONES: u64 = u64::MAX / 255;
     const HIGHS: u64 = ONES << 7;
-    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
+    let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound);
     let control = below(word, 0x20);
     let quote = below(word ^ (ONES * u64::from(b'"')), 1);
     let backslash = below(word ^ (ONES * u64::from(b'\\')), 1);
-    (control | quote | backslash) & HIGHS
+    // A byte of a longer character has its high bit set before anything is taken from it.
+    (control | quote | backslash) & !word & HIGHS
 }

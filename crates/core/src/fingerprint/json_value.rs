@@ -1,4 +1,5 @@
 use std::cell::Cell;
+use std::cmp::Ordering;
 
 use super::canonical::Canonical;
 use super::json::{Document, Id, Kind};
@@ -34,7 +35,8 @@ struct Member {
 }
 
 impl Writer<'_> {
-    // Recursion is fine here: the document is no deeper than `json::DEPTH_MAX`.
+    // Inlined, so that only containers cost a call; most values are none.
+    #[inline(always)]
     fn value(&mut self, id: Id, cursor: Cursor) {
         let from = self.out.here();
         match self.document.kind(id) {
@@ -47,10 +49,18 @@ impl Writer<'_> {
             }
             Kind::Number => self.out.text(b'#', self.document.text(id)),
             Kind::String => self.out.text(b'"', self.document.text(id)),
-            Kind::Array => return self.array(id, cursor, from),
-            Kind::Object => return self.object(id, cursor, from),
+            Kind::Array | Kind::Object => return self.container(id, cursor, from),
         }
         self.out.leaf(from);
+    }
+
+    // Recursion is fine here: the document is no deeper than `json::DEPTH_MAX`.
+    #[inline(never)]
+    fn container(&mut self, id: Id, cursor: Cursor, from: usize) {
+        match self.document.kind(id) {
+            Kind::Array => self.array(id, cursor, from),
+            _ => self.object(id, cursor, from),
+        }
     }
 
     fn array(&mut self, id: Id, cursor: Cursor, from: usize) {
@@ -103,20 +113,31 @@ impl Writer<'_> {
     fn sort_members(&mut self, id: Id) -> usize {
         let bottom = self.order.len();
         let document = self.document;
-        self.order.extend(document.children(id).map(|id| Member { prefix: prefix(document.name(id)), id }));
-        self.order[bottom..].sort_unstable_by(|a, b| {
-            let by_name = || document.name(a.id).cmp(document.name(b.id));
-            // Ids grow as the members are written, so that members of one name keep their order.
-            a.prefix.cmp(&b.prefix).then_with(by_name).then(a.id.cmp(&b.id))
+        for id in document.children(id) {
+            self.order.push(Member { prefix: prefix(document.name(id)), id });
+        }
+        self.order[bottom..].sort_unstable_by(|a, b| match a.prefix.cmp(&b.prefix) {
+            Ordering::Equal => by_name(document, a.id, b.id),
+            different => different,
         });
         bottom
     }
 }
 
+/// Ids grow as the members are written, so that members of one name keep their order.
+// Rarely needed, and inlined it would slow the comparison of the prefixes down.
+#[inline(never)]
+fn by_name(document: &Document<'_>, a: Id, b: Id) -> Ordering {
+    document.name(a).cmp(document.name(b)).then(a.cmp(&b))
+}
+
 /// Up to eight bytes as a number that is ordered as they are. A shorter name is filled up with zeros.
 fn prefix(name: &[u8]) -> u64 {
-    let mut bytes = [0; 8];
-    let len = name.len().min(8);
-    bytes[..len].copy_from_slice(&name[..len]);
-    u64::from_be_bytes(bytes)
+    match name.first_chunk() {
+        Some(first) => u64::from_be_bytes(*first),
+        None => {
+            let number = name.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+            number.unbounded_shl(64 - 8 * name.len() as u32)
+        }
+    }
 }

@@ -27,7 +27,8 @@
 //! Compared as bytes are also: JSON deeper than 128 levels, of more than 2^20 values or longer than 1 GiB;
 //! forms of more than 2^16 fields; multipart bodies of more than 1024 parts or with a part whose head exceeds
 //! 16 KiB. While it is read, a body takes about 36 bytes of memory per JSON value besides its canonical form;
-//! afterwards a [`Fingerprint`] keeps neither, only the paths of at most [`PATHS_MAX`] leaves.
+//! afterwards a [`Fingerprint`] keeps neither, only the paths of at most [`PATHS_MAX`] leaves. So does a thread, of
+//! the last request it saw.
 //!
 //! # Excluded members
 //!
@@ -51,6 +52,7 @@ mod paths;
 mod pointer;
 mod redact;
 mod request;
+mod shape;
 
 #[cfg(test)]
 mod properties;
@@ -62,6 +64,7 @@ use std::sync::Arc;
 
 use canonical::Canonical;
 use key::Keyed;
+use shape::Shape;
 
 pub use compare::{Changes, Comparison, Fingerprint, NAME_CHARS_MAX, NAMES_MAX};
 pub use error::Error;
@@ -131,9 +134,12 @@ impl Fingerprinter {
     }
 
     fn seal(&self, canonical: Canonical) -> Fingerprint {
-        let (current, older) = self.keys.split_first().expect("a fingerprinter has at least one key");
-        let older = older.iter().map(|key| key.print(&canonical)).collect();
-        Fingerprint::new(current.print(&canonical), older, canonical.names())
+        Shape::lend(&self.keys, &canonical, |shape| {
+            let keys = self.keys.iter().enumerate();
+            let mut prints = keys.map(|(at, key)| key.print(&canonical, shape.paths(at)));
+            let current = prints.next().expect("a fingerprinter has at least one key");
+            Fingerprint::new(current, prints.collect(), shape.names())
+        })
     }
 }
 

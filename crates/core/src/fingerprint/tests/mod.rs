@@ -6,6 +6,7 @@ mod multipart;
 mod naming;
 mod redaction;
 mod request_parts;
+mod shapes;
 mod stored_paths;
 
 use super::*;
