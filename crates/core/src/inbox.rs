@@ -22,7 +22,7 @@ use std::time::Duration;
 pub use arrival::{
     Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, Nameless, NoId, headers_of, headers_text,
 };
-pub use order::{Entry, State, firsts, in_order, judge, vouched};
+pub use order::{Entry, Reached, State, changes_hands, firsts, in_order, judge, vouched};
 pub use reach::Reach;
 pub use retention::{Horizon, Retention, TooShort};
 
