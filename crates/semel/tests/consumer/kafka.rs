@@ -346,9 +346,9 @@ fn a_partition_without_a_leader_holds_up_no_other_and_is_read_once_it_has_one() 
             let read = source.next(10, Duration::from_secs(1)).await.unwrap();
             read.into_iter().map(|delivery| delivery.message.place).collect::<Vec<_>>()
         };
-        let seen = std::cell::RefCell::new((&mut source, Vec::new()));
+        let seen = tokio::sync::Mutex::new((&mut source, Vec::new()));
         let more = async |wanted: &[&str]| {
-            let (source, seen) = &mut *seen.borrow_mut();
+            let (source, seen) = &mut *seen.lock().await;
             seen.extend(places(source).await);
             seen[..] == *wanted
         };
