@@ -39,7 +39,13 @@ enum Verb {
     Replay(Replay),
     /// Never apply a letter; those behind it go on
     Discard(Which),
-    /// Read a Kafka topic from its beginning again, because it was made anew or has lost its end
+    /// Read a Kafka topic on at another offset, because it was made anew or has lost its end
+    ///
+    /// What the ledger knows is not applied again. What it has forgotten or never knew is: messages kept longer than the
+    /// ledger's rows, those before a group that began at the end, those of another cluster. Check first that the
+    /// consumer points at the right cluster. What lies before the offset and was not applied is never read.
+    ///
+    /// Start consumers that run again afterwards: on a quiet partition they do not notice by themselves.
     Rewind(Rewind),
 }
 
@@ -91,6 +97,9 @@ struct Rewind {
     /// Only this partition
     #[arg(long)]
     partition: Option<i32>,
+    /// The next offset to read; 0 for everything there is
+    #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
+    to: i64,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
@@ -188,15 +197,16 @@ async fn judge(inbox: &Arc<dyn Inbox>, which: &Which, verdict: Verdict) -> anyho
 }
 
 async fn rewind(inbox: &Arc<dyn Inbox>, which: &Rewind) -> anyhow::Result<ExitCode> {
-    let Rewind { group, topic, partition } = which;
-    match inbox.rewind(group, topic, *partition).await? {
+    let Rewind { group, topic, partition, to } = which;
+    match inbox.rewind(group, topic, *partition, *to).await? {
         0 => {
             eprintln!("semel: the group {group} has taken no such partition of the topic {topic}");
             Ok(ExitCode::FAILURE)
         }
         count => {
             println!(
-                "partitions of {topic} that are read from their beginning: {count}; what {group} has applied is not applied again"
+                "partitions of {topic} that {group} reads on at {to}: {count}. What its ledger knows is not applied again; what it \
+                 has forgotten or never knew is. Start consumers of {group} that run again now"
             );
             Ok(ExitCode::SUCCESS)
         }

@@ -22,7 +22,7 @@ use std::time::Duration;
 pub use arrival::{
     Arrival, Fence, ID_CHARS_MAX, Id, Ids, Incoming, Nameless, NoId, headers_of, headers_text,
 };
-pub use order::{Entry, State, firsts, in_order, judge, vouched};
+pub use order::{Entry, Reached, State, changes_hands, firsts, in_order, judge, vouched};
 pub use reach::Reach;
 pub use retention::{Horizon, Retention, TooShort};
 
@@ -337,12 +337,20 @@ pub trait Inbox: Send + Sync + 'static {
     /// Takes a partition: whoever had it before can commit nothing any more.
     fn assign<'a>(&'a self, group: &'a str, topic: &'a str, partition: i32) -> Pending<'a, Assignment>;
 
-    /// Lets a group read a topic from its beginning again, all of its partitions or one, because the topic was made anew or
-    /// lost its end. Whoever reads it now is refused and takes it again. How many partitions that are: only those
-    /// that somebody has taken before.
+    /// Lets a group read on at offset `to`, in all partitions of a topic or one, because the topic was made anew or lost its
+    /// end. What whoever reads it now still wants to commit is refused; it notices with its next batch, and on a quiet partition
+    /// not before it is started again. How many partitions that are: only those that somebody has taken before.
     ///
-    /// What was applied stays in the ledger, so what is there again is a duplicate.
-    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64>;
+    /// What the ledger knows is a duplicate if it is read again. What it has forgotten (rows are swept, topics may keep
+    /// messages longer), or never knew (a group that began at the end, another cluster), is applied. What lies before `to` and
+    /// was not applied is never read.
+    fn rewind<'a>(
+        &'a self,
+        group: &'a str,
+        topic: &'a str,
+        partition: Option<i32>,
+        to: i64,
+    ) -> Pending<'a, u64>;
 
     /// Deletes ledger rows of messages that were settled longer ago than `kept`, at most `limit`. It never
     /// waits for a consumer, and a consumer never for more than one such step.

@@ -102,6 +102,9 @@ pub struct Incoming {
     /// Where it came from: a stream, a topic. Ids are unique within it.
     pub source: String,
     /// Where it lies there, the same at each delivery: a stream's sequence, a partition's offset. Not its id.
+    ///
+    /// A number alone means that all messages of the source are numbered in one order: what a relay published late is
+    /// told by it. Where there is no such order, it must not be a number; Kafka's are `partition:offset`.
     pub place: String,
     /// The subject or topic it was published to.
     pub subject: String,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel::consumer::{Delivery, Options, Position, Receipt, Source};
 use semel::inbox::Received::{Duplicate, New, Stale};
-use semel::inbox::{Applied, Apply, Arrival, Aside, Assignment, Batch, Fence, Horizon, Offset};
+use semel::inbox::{Applied, Apply, Arrival, Aside, Assignment, Batch, Fence, Horizon, Id, Offset};
 use semel::message::Header;
 use semel::outbox::{Lane, Term};
 use semel::store::Pending;
@@ -19,6 +19,7 @@ crate::on_every_database!(
     an_offset_goes_forward_only_and_with_the_effect,
     what_a_zombie_relay_publishes_late_is_kept_and_not_applied,
     a_late_commit_of_the_same_holding_is_applied,
+    a_batch_is_judged_as_its_messages_are_one_by_one,
     what_was_published_before_a_newer_holding_is_applied_however_late_it_comes,
     what_a_zombie_relay_publishes_after_its_successor_began_is_stale_however_often_lanes_change_hands,
     a_zombie_relay_in_between_leaves_each_message_applied_once_and_in_order,
@@ -131,6 +132,35 @@ async fn what_a_zombie_relay_publishes_after_its_successor_began_is_stale_howeve
     world.run("UPDATE semel_inbox_fence SET since = NULL").await;
     assert_eq!(apply(&[other(46, 3, 25)]).await, new(1));
     assert_eq!(apply(&[other(40, 2, 19)]).await, Applied::Committed(vec![Stale]));
+}
+
+async fn a_batch_is_judged_as_its_messages_are_one_by_one(world: World) {
+    // G-42: above what the ledger has already.
+    let above: [(&[_], &[_], &[_]); 3] = [
+        (&[(10, 1, 1), (20, 2, 9)], &[(15, 2, 4), (17, 1, 5)], &[New, Stale]),
+        (&[(10, 1, 9)], &[(15, 2, 4), (17, 1, 5)], &[New, Stale]),
+        (&[(20, 2, 5)], &[(25, 1, 9), (26, 1, 7)], &[New, Stale]),
+    ];
+    for (key, (before, batch, expected)) in above.iter().enumerate() {
+        for at_once in [true, false] {
+            let named = |(place, epoch, sequence): &(u64, u64, u64)| {
+                let mut arrival = fenced_at(*place, *epoch, *sequence);
+                arrival.message.key = Some(format!("{key} {at_once}"));
+                arrival.id = Id::parse(&format!("{key} {at_once} {sequence}")).unwrap();
+                arrival
+            };
+            for one in before.iter().map(named) {
+                assert_eq!(world.apply(&[one]).await, Applied::Committed(vec![New]));
+            }
+            let batch: Vec<Arrival> = batch.iter().map(named).collect();
+            let mut received = Vec::new();
+            for some in batch.chunks(if at_once { batch.len() } else { 1 }) {
+                let Applied::Committed(more) = world.apply(some).await else { panic!("it is not applied") };
+                received.extend(more);
+            }
+            assert_eq!(received[..], **expected, "{before:?} {at_once}");
+        }
+    }
 }
 
 async fn a_late_commit_of_the_same_holding_is_applied(world: World) {

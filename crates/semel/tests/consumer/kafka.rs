@@ -12,7 +12,7 @@ use rdkafka::message::{Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, FutureProducer, FutureRecord, Producer as _};
 use semel::Nonce;
 use semel::consumer::{Consumer, Options, Source as _, Tally};
-use semel::inbox::Horizon;
+use semel::inbox::{Horizon, Offset};
 use semel::runtime::Tokio;
 use semel::sources::kafka::rdkafka;
 use semel::sources::kafka::{self, Kafka, Outcome, Output, Transform, transform};
@@ -96,7 +96,13 @@ impl Topic {
     }
 
     async fn start_at(&self, world: &World, start: kafka::Start) -> Running {
-        let mut from = kafka::Options::new(&self.brokers, vec![self.name.clone()], &self.name);
+        self.start_with(world, start, Vec::new()).await
+    }
+
+    /// Reads other topics too.
+    async fn start_with(&self, world: &World, start: kafka::Start, mut topics: Vec<String>) -> Running {
+        topics.push(self.name.clone());
+        let mut from = kafka::Options::new(&self.brokers, topics, &self.name);
         from.start = start;
         from.session_timeout = Duration::from_secs(10);
         let source = Kafka::open(world.inbox.clone(), from).await.unwrap();
@@ -234,21 +240,23 @@ async fn a_topic_that_was_made_anew_is_refused_until_its_group_reads_it_from_the
     }
     for _ in 0..2 {
         // However often it is started.
-        let ended = tokio::time::timeout(Duration::from_secs(60), topic.start(&world).await.task).await;
+        let ended = tokio::time::timeout(Duration::from_secs(120), topic.start(&world).await.task).await;
         let error = ended.expect("it ends by itself").unwrap().unwrap_err();
         assert_eq!(error.kind(), semel::error::Kind::WentBack, "{error}");
-        let what = format!("semel inbox rewind --group {0} --topic {0}", topic.name);
+        let what =
+            format!("semel inbox rewind --group {0} --topic {0} --partition 0 --to OFFSET", topic.name);
         assert!(error.to_string().contains(&what), "{error}");
     }
-    let rewind = async |partition| world.inbox.rewind(&topic.name, &topic.name, partition).await.unwrap();
-    assert_eq!(world.inbox.rewind("another", &topic.name, None).await.unwrap(), 0);
-    assert_eq!(rewind(Some(7)).await, 0, "it has no such partition");
+    let rewind =
+        async |partition, to| world.inbox.rewind(&topic.name, &topic.name, partition, to).await.unwrap();
+    assert_eq!(world.inbox.rewind("another", &topic.name, None, 0).await.unwrap(), 0);
+    assert_eq!(rewind(Some(7), 0).await, 0, "it has no such partition");
     let before = world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap();
-    assert_eq!((before.next, rewind(Some(0)).await), (Some(5), 1));
+    assert_eq!((before.next, rewind(Some(0), 1).await), (Some(5), 1));
     let after = world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap();
-    assert_eq!(after.next, Some(0));
+    assert_eq!(after.next, Some(1));
     assert!(after.generation > before.generation + 1, "whoever read it until now commits nothing");
-    assert_eq!(rewind(None).await, 1);
+    assert_eq!(rewind(None, 0).await, 1);
 
     topic.publish("old0", "k", "x").await;
     let consumer = topic.start(&world).await;
@@ -276,10 +284,82 @@ fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_applies_nothing_out_of_p
         for n in 0..2 {
             topic.publish(&format!("new{n}"), "k", "x").await;
         }
-        let ended = tokio::time::timeout(Duration::from_secs(100), consumer.task).await;
+        let ended = tokio::time::timeout(Duration::from_secs(180), consumer.task).await;
         let error = ended.expect("it ends by itself").unwrap().unwrap_err();
         assert_eq!(error.kind(), semel::error::Kind::WentBack, "{error}");
         assert_eq!(world.effects().await.len(), 5);
+    });
+}
+
+#[test]
+fn a_partition_that_ends_early_holds_up_no_other() {
+    // G-47
+    crate::world::on_sqlite(async |world| {
+        let (Some(topic), Some(other)) = (Topic::new(1).await, Topic::new(1).await) else { return };
+        for n in 0..5 {
+            topic.publish(&format!("old{n}"), "k", "x").await;
+        }
+        let consumer = topic.start(&world).await;
+        until("all are applied", async || world.effects().await.len() == 5).await;
+        consumer.stop().await;
+        topic.make_anew().await;
+        topic.publish("new0", "k", "x").await;
+        let consumer = topic.start_with(&world, kafka::Start::Beginning, vec![other.name.clone()]).await;
+        for n in 0..3 {
+            other.publish(&format!("other{n}"), "k", "x").await;
+            until("the other topic goes on", async || world.effects().await.len() == 6 + n).await;
+            assert!(!consumer.task.is_finished());
+        }
+        let ended = tokio::time::timeout(Duration::from_secs(120), consumer.task).await;
+        let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+        assert_eq!(error.kind(), semel::error::Kind::WentBack, "{error}");
+        assert_eq!(world.effects().await.len(), 8);
+        let assigned = world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap();
+        assert_eq!((assigned.generation, assigned.next), (3, Some(5)), "it was taken once by each");
+    });
+}
+
+#[test]
+fn a_partition_without_a_leader_holds_up_no_other_and_is_read_once_it_has_one() {
+    // G-47
+    crate::world::on_sqlite(async |world| {
+        let cluster = rdkafka::mocking::MockCluster::new(1).unwrap();
+        cluster.create_topic("t", 2, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        let producer: FutureProducer = config(&brokers, "client.id", "t").create().unwrap();
+        for n in 0..4 {
+            let id = n.to_string();
+            let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(&id) });
+            let record = FutureRecord::to("t").partition(n % 2).key("k").payload("x").headers(headers);
+            producer.send(record, Duration::from_secs(60)).await.unwrap();
+        }
+        // Somebody has been at the first message of each.
+        for partition in 0..2 {
+            let generation = world.inbox.assign("g", "t", partition).await.unwrap().generation;
+            let offset = Offset { topic: "t".into(), partition, generation, first: 0, next: 1 };
+            world.inbox.set_aside("g", &[], &[offset]).await.unwrap();
+        }
+        let from = kafka::Options::new(&brokers, vec!["t".into()], "g");
+        let mut source = Kafka::open(world.inbox.clone(), from).await.unwrap();
+        cluster.partition_leader("t", 0, None).unwrap();
+        let places = async |source: &mut Kafka| {
+            let read = source.next(10, Duration::from_secs(1)).await.unwrap();
+            read.into_iter().map(|delivery| delivery.message.place).collect::<Vec<_>>()
+        };
+        let seen = tokio::sync::Mutex::new((&mut source, Vec::new()));
+        let more = async |wanted: &[&str]| {
+            let (source, seen) = &mut *seen.lock().await;
+            seen.extend(places(source).await);
+            seen[..] == *wanted
+        };
+        until("the other partition is read", async || more(&["1:1"]).await).await;
+        for _ in 0..8 {
+            assert!(more(&["1:1"]).await, "nothing of the one without a leader, and no error");
+        }
+        cluster.partition_leader("t", 0, Some(1)).unwrap();
+        until("both are read", async || more(&["1:1", "0:1"]).await).await;
+        let assigned = world.inbox.assign("g", "t", 0).await.unwrap();
+        assert_eq!(assigned.generation, 3, "it was taken once");
     });
 }
 

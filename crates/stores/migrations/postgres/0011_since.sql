@@ -2,6 +2,43 @@
 -- before that place was published while nobody else did, however late it is delivered. Not known of the rows that are there.
 ALTER TABLE semel_inbox_fence ADD COLUMN since bigint, ADD COLUMN prior bigint NOT NULL DEFAULT 0;
 
+-- As in 0010_ledger.sql; a message of an older holding than the newest is unusual wherever it stands in its list, because
+-- a later one of the same batch may be stale by it. Also for earlier builds, which then ask the statement that knows every case.
+CREATE OR REPLACE FUNCTION semel_inbox_unusual(
+    of_group text, sources text[], ids text[], keys text[], lanes bigint[], epochs bigint[], sequences bigint[]
+) RETURNS boolean
+LANGUAGE plpgsql VOLATILE
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM semel_inbox_letter AS l WHERE l.grp = of_group) AND EXISTS (
+        SELECT FROM unnest(sources, ids, keys) AS a (source, id, key)
+        CROSS JOIN LATERAL (
+            (
+                SELECT 1 FROM semel_inbox_letter AS l
+                WHERE l.grp = of_group AND l.source = a.source AND l.key = a.key AND l.aside <> 4
+                LIMIT 1
+            )
+            UNION ALL
+            (
+                SELECT 1 FROM semel_inbox_letter AS l
+                WHERE l.grp = of_group AND l.source = a.source AND l.id = a.id AND l.aside = 4
+                LIMIT 1
+            )
+        ) AS parked
+    ) THEN
+        RETURN true;
+    END IF;
+    RETURN array_remove(lanes, NULL) <> '{}' AND EXISTS (
+        SELECT FROM unnest(sources, keys, lanes, epochs) AS a (source, key, lane, epoch)
+        CROSS JOIN LATERAL (
+            SELECT 1 FROM semel_inbox_fence AS f
+            WHERE f.grp = of_group AND f.source = a.source AND f.lane = a.lane AND f.key = a.key AND a.epoch < f.epoch
+            LIMIT 1
+        ) AS further
+    );
+END
+$$;
+
 -- As in 0010_ledger.sql, whose form earlier builds go on calling, and with the places of messages.
 --
 -- Writes the ledger rows of a batch and says what each message is, in the order of the batch; one row stands for all if

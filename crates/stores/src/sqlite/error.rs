@@ -47,6 +47,14 @@ impl Fault {
         Self { code: ffi::SQLITE_NOTICE, text }
     }
 
+    /// A sink has kept a position that was made after more saves of a lane than this database has seen.
+    pub(super) fn fewer_saves(lane: u16, kept: u64, found: u64) -> Self {
+        let text = format!(
+            "a sink knows of {kept} saves of lane {lane}, and this database has seen {found}: it has lost the last of them"
+        );
+        Self { code: ffi::SQLITE_NOTICE, text }
+    }
+
     /// Whether a statement named a table that is not there. SQLite has no code of its own for it.
     pub(super) fn is_missing_table(&self) -> bool {
         self.code == ffi::SQLITE_ERROR && self.text.starts_with("no such table: semel_")

@@ -10,6 +10,7 @@
 
 mod reader;
 mod transform;
+mod unchecked;
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use mysql_async::Value;
 use mysql_async::prelude::Queryable;
 use semel_core::error::{Error, Kind};
-use semel_core::inbox::{self, Arrival, Entry, Reach, Received, State};
+use semel_core::inbox::{self, Arrival, Entry, Reach, Reached, Received, State};
 use semel_core::mutant;
 
 use super::super::chores::no_row;
@@ -118,8 +118,8 @@ pub(super) async fn receive_as(
     for index in firsts {
         found.push((index, step.receive(&arrivals[index]).await?));
     }
-    let further = step.further;
-    Ok(Begun { received: inbox::in_order(arrivals, &found), number, further })
+    let received = inbox::in_order(arrivals, &found, &step.seen.fences);
+    Ok(Begun { received, number, further: step.further })
 }
 
 fn name(arrival: &Arrival) -> (&str, &str) {
@@ -139,7 +139,7 @@ struct Questions<'a> {
 struct Seen {
     entries: HashMap<(String, Vec<u8>), (Entry, bool)>,
     parked: HashSet<(String, Vec<u8>)>,
-    fences: HashMap<(String, u64, Vec<u8>), Reach>,
+    fences: Reached,
 }
 
 impl<'a> Questions<'a> {
@@ -204,7 +204,8 @@ impl<'a> Questions<'a> {
         }
         for (source, lane) in self.lanes.keys() {
             for found in sets.next().ok_or_else(no_row)? {
-                let named = ((*source).to_owned(), *lane, row::bytes(found, 0)?.to_vec());
+                let key = String::from_utf8(row::bytes(found, 0)?.to_vec()).map_err(|_| damaged())?;
+                let named = ((*source).to_owned(), *lane, key);
                 let number = |at| row::int(found, at).map(|number| number as u64);
                 let since = row::maybe_int(found, 3)?.map(|since| since as u64);
                 let reach = Reach { epoch: number(1)?, sequence: number(2)?, since, prior: number(4)? };
@@ -292,7 +293,7 @@ impl<C: Queryable> Step<'_, C> {
 
     fn is_stale(&self, arrival: &Arrival) -> bool {
         let (Some(key), Some(fence)) = (arrival.message.ordering_key(), arrival.fence) else { return false };
-        let named = (arrival.message.source.clone(), fence.lane, key.as_bytes().to_vec());
+        let named = (arrival.message.source.clone(), fence.lane, key.into_owned());
         let place = arrival.message.number();
         self.seen.fences.get(&named).is_some_and(|reach| reach.is_stale(fence, place))
     }

@@ -152,8 +152,14 @@ impl Inbox for MysqlInbox {
         })
     }
 
-    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
-        let values = [group.into(), topic.into(), partition.into(), partition.into()];
+    fn rewind<'a>(
+        &'a self,
+        group: &'a str,
+        topic: &'a str,
+        partition: Option<i32>,
+        to: i64,
+    ) -> Pending<'a, u64> {
+        let values = [to.into(), group.into(), topic.into(), partition.into(), partition.into()];
         Box::pin(async move {
             transact!(self, conn => async {
                 Ok::<_, Fault>(Done::Commit(tell(conn, sql::REWIND, &values).await?.changed))

@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use semel_core::error::Error;
-use semel_core::inbox::{self, Arrival, Entry, Kept, Offset, Received, SetAside, State};
+use semel_core::inbox::{self, Arrival, Entry, Kept, Offset, Reach, Reached, Received, SetAside, State};
 use semel_core::{clock, mutant, outbox};
 use sha2::{Digest, Sha256};
 use tokio_postgres::types::Type;
@@ -63,13 +63,15 @@ pub(super) async fn receive_as(
     let arrivals = &*inbox::vouched(arrivals);
     let firsts = inbox::firsts(arrivals);
     let columns = Columns::of(firsts.iter().map(|index| &arrivals[*index]));
-    let rows = match ask(tx, group, &columns, state).await? {
+    let is_plain = columns.letters.iter().all(Option::is_none) && !inbox::changes_hands(arrivals);
+    let rows = match ask(tx, group, &columns, is_plain, state).await? {
         Told::New { number } => {
             let found: Vec<_> = firsts.iter().map(|index| (*index, Received::New)).collect();
-            return Ok(Begun { received: inbox::in_order(arrivals, &found), number });
+            return Ok(Begun { received: inbox::in_order(arrivals, &found, &Reached::new()), number });
         }
         Told::Each(rows) => rows,
     };
+    let mut reached = Reached::new();
     let number = rows.first().map(|row| get(row, 0)).transpose()?.unwrap_or(0);
     let mut found = Vec::with_capacity(firsts.len());
     for (index, row) in firsts.iter().zip(&rows) {
@@ -81,11 +83,18 @@ pub(super) async fn receive_as(
         let is_behind = received == Received::New && arrivals[*index].letter.is_none() && get(row, 3)?;
         let received = if is_behind { Received::Behind } else { received };
         found.push((*index, received));
+        // The statement for what is plain does not say it: nothing it answers for can be stale.
+        if let (Some(fence), Some(key), 8..) =
+            (arrivals[*index].fence, arrivals[*index].message.ordering_key(), row.len())
+            && let Some(reach) = reach(row)?
+        {
+            reached.insert((arrivals[*index].message.source.clone(), fence.lane, key.into_owned()), reach);
+        }
     }
     if rows.len() != firsts.len() {
         return Err(no_row().into());
     }
-    Ok(Begun { received: inbox::in_order(arrivals, &found), number })
+    Ok(Begun { received: inbox::in_order(arrivals, &found, &reached), number })
 }
 
 /// What the ledger says of a batch.
@@ -98,12 +107,17 @@ enum Told {
 
 /// Asks in the way that is quick where nothing is out of the ordinary, and only then in the one that knows every case: the first
 /// writes nothing if it has no answer.
-async fn ask(tx: &Transaction<'_>, group: &str, columns: &Columns<'_>, state: State) -> Result<Told, Fault> {
+async fn ask(
+    tx: &Transaction<'_>,
+    group: &str,
+    columns: &Columns<'_>,
+    is_plain: bool,
+    state: State,
+) -> Result<Told, Fault> {
     let asked = state as u8 as i16;
     let params = columns.params(&group, &asked);
-    let (plain, has_letters) = (&params[..11], columns.letters.iter().any(Option::is_some));
-    if !has_letters {
-        let rows = tx.query_typed(PLAIN, plain).await.map_err(|error| Fault::of(&error))?;
+    if is_plain {
+        let rows = tx.query_typed(PLAIN, &params[..11]).await.map_err(|error| Fault::of(&error))?;
         match &rows[..] {
             [] if mutant::on("pg-inbox-parked-passes") => return Ok(Told::New { number: 0 }),
             [] => {}
@@ -156,6 +170,14 @@ async fn look(tx: &Transaction<'_>, group: &str, arrival: &Arrival, asked: State
         return Err(Error::new(semel_core::error::Kind::Busy, text).into());
     }
     Ok(inbox::judge(arrival, entry, asked))
+}
+
+/// How far relays had come with the key of a message, as `inbox_receive.sql` says it.
+fn reach(row: &Row) -> Result<Option<Reach>, Error> {
+    let number = |at| get::<Option<i64>>(row, at).map(|number| number.map(i64::cast_unsigned));
+    let (epoch, sequence, since, prior) = (number(7)?, number(8)?, number(9)?, number(10)?);
+    let known = |epoch| Some(Reach { epoch, sequence: sequence?, since, prior: prior? });
+    Ok(epoch.and_then(known))
 }
 
 fn entry(hash: &[u8], state: i16) -> Result<Entry, Error> {

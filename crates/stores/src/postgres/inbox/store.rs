@@ -176,10 +176,16 @@ impl Inbox for PostgresInbox {
         })
     }
 
-    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+    fn rewind<'a>(
+        &'a self,
+        group: &'a str,
+        topic: &'a str,
+        partition: Option<i32>,
+        to: i64,
+    ) -> Pending<'a, u64> {
         Box::pin(async move {
-            let params: [Param<'_>; 3] =
-                [(&group, Type::TEXT), (&topic, Type::TEXT), (&partition, Type::INT4)];
+            let params: [Param<'_>; 4] =
+                [(&group, Type::TEXT), (&topic, Type::TEXT), (&partition, Type::INT4), (&to, Type::INT8)];
             Ok(self.ask(REWIND, &params).await?.len() as u64)
         })
     }

@@ -105,7 +105,12 @@ SELECT
     a.behind,
     taken.number IS NOT NULL AS is_taken,
     old.hash,
-    old.state
+    old.state,
+    -- Before this batch.
+    reach.epoch,
+    reach.sequence,
+    reach.since,
+    reach.prior
 FROM clock CROSS JOIN judged AS a
 LEFT JOIN fresh ON fresh.source = a.source AND fresh.id = a.id
 LEFT JOIN taken ON taken.number = a.taking
@@ -115,4 +120,9 @@ LEFT JOIN LATERAL (
     WHERE fresh.id IS NULL AND i.grp = $1 AND i.source = a.source AND i.id = a.id
     OFFSET 0
 ) AS old ON true
+LEFT JOIN LATERAL (
+    SELECT f.epoch, f.sequence, f.since, f.prior FROM semel_inbox_fence AS f
+    WHERE f.grp = $1 AND f.source = a.source AND f.lane = a.lane AND f.key = a.key
+    OFFSET 0
+) AS reach ON true
 ORDER BY a.place

@@ -61,7 +61,7 @@ fn receive_as(
         let step = Step { conn, group, number, now, asked };
         found.push((index, step.receive(&arrivals[index])?));
     }
-    Ok(Begun { received: inbox::in_order(arrivals, &found), number })
+    Ok(Begun { received: inbox::in_order(arrivals, &found, &inbox::Reached::new()), number })
 }
 
 /// One message of a batch.

@@ -235,11 +235,17 @@ impl Inbox for SqliteInbox {
         }))
     }
 
-    fn rewind<'a>(&'a self, group: &'a str, topic: &'a str, partition: Option<i32>) -> Pending<'a, u64> {
+    fn rewind<'a>(
+        &'a self,
+        group: &'a str,
+        topic: &'a str,
+        partition: Option<i32>,
+        to: i64,
+    ) -> Pending<'a, u64> {
         let (group, topic) = (group.to_owned(), topic.to_owned());
         Box::pin(self.transact(move |tx, _| {
             let mut rewind = tx.prepare_cached(include_str!("../sql/inbox_rewind.sql"))?;
-            Ok(Done::Commit(rewind.execute(params![group, topic, partition])? as u64))
+            Ok(Done::Commit(rewind.execute(params![group, topic, partition, to])? as u64))
         }))
     }
 

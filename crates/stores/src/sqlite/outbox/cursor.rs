@@ -193,7 +193,7 @@ impl Cursor for SqliteCursor {
     }
 
     fn position(&self, count: usize) -> Position {
-        let mut landed = Landed { epoch: self.term.epoch, ..Landed::default() };
+        let mut landed = Landed { epoch: self.term.epoch, saves: self.saves, ..Landed::default() };
         for Item { entry, source } in &self.batch[..count.min(self.given)] {
             let (sequence, id) = (entry.sequence, entry.message.id);
             match source {

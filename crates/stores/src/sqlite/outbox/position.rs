@@ -2,8 +2,8 @@
 //!
 //! Each message is named by number and id, and the whole by the epoch of the holding it was made under. A restored
 //! database gives numbers again, to other messages, and the same ones may have another fate: what was set aside is
-//! waiting again. The epoch tells which positions are from before a rebase; the id, whether the database was restored
-//! and nobody noticed.
+//! waiting again. The epoch tells which positions are from before a rebase; the id and the number of saves, whether the
+//! database was restored and nobody noticed.
 
 use bytes::Bytes;
 use semel_core::error::{Error, Kind};
@@ -11,7 +11,7 @@ use semel_core::message::MessageId;
 use semel_core::outbox::Position;
 
 const FORMAT: u8 = 2;
-/// As before, without an epoch.
+/// As before, without an epoch and saves.
 const FORMAT_WITHOUT_EPOCH: u8 = 1;
 
 /// What has landed.
@@ -19,6 +19,8 @@ const FORMAT_WITHOUT_EPOCH: u8 = 1;
 pub(super) struct Landed {
     /// The holding under which it was published; 0 if the position does not say.
     pub(super) epoch: u64,
+    /// How many saves the lane had seen then, at least; 0 if the position does not say. A lane never sees fewer later.
+    pub(super) saves: u64,
     /// The last that came from the outbox itself; with it, all before it.
     pub(super) last: Option<(u64, MessageId)>,
     /// Letters that were read again, with the number of tries they had then.
@@ -29,6 +31,7 @@ impl Landed {
     pub(super) fn encode(&self) -> Position {
         let mut bytes = vec![FORMAT];
         bytes.extend(self.epoch.to_be_bytes());
+        bytes.extend(self.saves.to_be_bytes());
         let (sequence, id) = self.last.unwrap_or((0, MessageId::from_bytes([0; 16])));
         bytes.extend(sequence.to_be_bytes());
         bytes.extend(id.as_bytes());
@@ -48,14 +51,14 @@ impl Landed {
             Some((sequence, MessageId::from_bytes(take(bytes)?)))
         };
         let parse = |bytes: &mut &[u8]| {
-            let epoch = match take(bytes)? {
-                [FORMAT] => u64::from_be_bytes(take(bytes)?),
-                [FORMAT_WITHOUT_EPOCH] => 0,
+            let (epoch, saves) = match take(bytes)? {
+                [FORMAT] => (u64::from_be_bytes(take(bytes)?), u64::from_be_bytes(take(bytes)?)),
+                [FORMAT_WITHOUT_EPOCH] => (0, 0),
                 [_] => return None,
             };
             let (sequence, id) = read(bytes)?;
             let last = (sequence > 0).then_some((sequence, id));
-            let mut landed = Self { epoch, last, letters: Vec::new() };
+            let mut landed = Self { epoch, saves, last, letters: Vec::new() };
             let letters = u32::from_be_bytes(take(bytes)?);
             for _ in 0..letters {
                 let (sequence, id) = read(bytes)?;
@@ -86,8 +89,8 @@ mod tests {
         let id = MessageId::new();
         let some = [
             Landed::default(),
-            Landed { epoch: 4, last: Some((7, id)), letters: Vec::new() },
-            Landed { epoch: 5, last: None, letters: vec![(3, id, 2), (9, id, 0)] },
+            Landed { epoch: 4, saves: 6, last: Some((7, id)), letters: Vec::new() },
+            Landed { epoch: 5, saves: 0, last: None, letters: vec![(3, id, 2), (9, id, 0)] },
         ];
         for landed in some {
             let kept = landed.encode();
@@ -97,15 +100,16 @@ mod tests {
                 assert!(decoded.is_err(), "cut at {cut}");
             }
         }
-        assert!(Landed::decode(&Position(vec![9; 37].into())).is_err());
+        assert!(Landed::decode(&Position(vec![9; 45].into())).is_err());
     }
+
     #[test]
     fn a_position_that_an_older_relay_kept_is_read_and_has_no_epoch() {
         let id = MessageId::new();
-        let landed = Landed { epoch: 4, last: Some((7, id)), letters: Vec::new() };
+        let landed = Landed { epoch: 4, saves: 6, last: Some((7, id)), letters: Vec::new() };
         let kept = landed.encode();
-        let old = [&[FORMAT_WITHOUT_EPOCH][..], &kept.0[9..]].concat();
+        let old = [&[FORMAT_WITHOUT_EPOCH][..], &kept.0[17..]].concat();
         let decoded = Landed::decode(&Position(old.into())).unwrap();
-        assert_eq!(decoded, Landed { epoch: 0, ..landed });
+        assert_eq!(decoded, Landed { epoch: 0, saves: 0, ..landed });
     }
 }

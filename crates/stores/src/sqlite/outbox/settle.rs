@@ -201,6 +201,10 @@ pub(super) fn adopt(
         keep(conn, to, &found, until, found.floor)?;
         return Ok(Done::Commit(Held::Yes((found.floor, found.saves + 1))));
     }
+    if landed.saves > found.saves && !mutant::on("sqlite-outbox-saves-uncounted") {
+        // What was set aside since the copy was made waits again, and the sink's last message may lie behind it.
+        return Err(Fault::fewer_saves(to.0, landed.saves, found.saves));
+    }
     let mut floor = found.floor;
     if let Some((sequence, id)) = landed.last.filter(|(sequence, _)| *sequence > found.floor) {
         if at(conn, to, sequence)? != Some(id) {

@@ -298,6 +298,35 @@ async fn a_restore_that_only_the_sink_noticed_is_refused_until_it_is_rebased() {
     assert_eq!(texts(&mut cursor).await, ["new"]);
 }
 
+// G-44: the witness remembers epochs and numbers, and of those the copy has the last.
+#[tokio::test]
+async fn a_copy_from_before_a_dead_letter_settles_nothing_that_was_never_published() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1"), message("b", "2"), message("c", "3")]);
+    let mut cursor = take(&outbox).await;
+    let copy = disk.0.path().join("backup.db");
+    disk.meddle().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+    cursor.next(1).await.unwrap();
+    cursor.save(&[Settled::Dead { reason: "never".into() }]).await.unwrap();
+    cursor.next(1).await.unwrap();
+    let landed = cursor.position(1);
+    cursor.save(&[Settled::Sent]).await.unwrap();
+    cursor.give_back().await.unwrap();
+    drop(outbox);
+    let outbox = restore(&disk, &copy).await;
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    let mut cursor = take(&outbox).await;
+    let refused = cursor.adopt(&landed).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::WentBack);
+    assert!(refused.to_string().contains("saves") && refused.to_string().contains("Rebase"), "{refused}");
+    cursor.give_back().await.unwrap();
+    outbox.rebase("ops").await.unwrap();
+    let mut cursor = take(&outbox).await;
+    assert_eq!(cursor.adopt(&landed).await.unwrap(), Saved::Kept);
+    assert_eq!(texts(&mut cursor).await, ["1", "2", "3"], "copies, never losses");
+}
+
 /// Threads of a dropped handle end soon; the log goes with the last connection. Of two that close at once each may take
 /// the other for the last, so one more closes after them.
 async fn close_all(disk: &Disk) {

@@ -2,24 +2,25 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
-use rdkafka::error::KafkaError;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{Offset, TopicPartitionList};
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{self, Assignment, Inbox, Incoming, Kept};
 use semel_core::message::Header;
-use semel_core::{Backoff, Nonce, mutant};
+use semel_core::{Backoff, Nonce};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
+use super::unchecked::{From, How, Seen, Unchecked, Waiting};
 use super::{ANSWER_MAX, Options, Start, told};
 use crate::consumer::{Delivery, Position, Receipt};
 
@@ -27,12 +28,13 @@ use crate::consumer::{Delivery, Position, Receipt};
 const POLL: Duration = Duration::from_millis(100);
 /// How long Kafka is given to say that a partition went to somebody else, before it is taken again.
 const TAKE_AGAIN_AFTER: Duration = Duration::from_secs(3);
+/// How long one answer about the end of a partition is waited for.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// So many times as long as looking took, nothing is looked at.
+const LOOKS_SHARE: u32 = 4;
 
-/// Where a partition ends is asked so often before it is believed that it ends too early: a broker that has just begun to lead it
-/// may not know of the last messages yet.
-const LOOKS_AT_THE_END: u32 = 3;
-/// The pause between two of these looks.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+/// Where messages go.
+type Deliveries = Sender<Result<Delivery, Error>>;
 
 /// A partition under one assignment.
 pub(super) type Taken = (String, i32, u64);
@@ -49,6 +51,8 @@ pub(super) struct Assigned {
     group: String,
     start: Start,
     generations: Mutex<HashMap<(String, i32), u64>>,
+    /// Taken, and not known to be where the database goes on.
+    unchecked: Mutex<Waiting>,
     /// Why a partition is read by nobody here, until the thread passes it on.
     refusal: Mutex<Option<Error>>,
     home: Handle,
@@ -61,6 +65,7 @@ impl Assigned {
             group: options.group.clone(),
             start: options.start,
             generations: Mutex::default(),
+            unchecked: Mutex::default(),
             refusal: Mutex::default(),
             home: Handle::current(),
         }
@@ -93,102 +98,66 @@ impl Assigned {
         self.lock().get(&(topic.to_owned(), partition)).copied()
     }
 
-    /// Takes a partition in the database, and says under which generation and where to go on. Asks until it
-    /// answers: without its word nothing may be read.
-    fn take(
-        &self,
-        consumer: &BaseConsumer<Context>,
-        topic: &str,
-        partition: i32,
-    ) -> Result<(u64, Offset), Error> {
+    /// Takes a partition in the database. Nothing of it is delivered until [`Thread::look`] has seen where it is to go on.
+    ///
+    /// Asks until the database answers or nobody listens any more: without its word nothing may be read.
+    fn take(&self, topic: &str, partition: i32, how: How, deliveries: &Deliveries) -> Result<(), Error> {
         let mut backoff = Backoff::new(Nonce::random());
-        loop {
-            match self.try_to_take(consumer, topic, partition) {
-                Ok((generation, next)) => {
-                    self.lock().insert((topic.to_owned(), partition), generation);
-                    tracing::info!(topic, partition, generation, ?next, "a partition is ours");
-                    return Ok((generation, next));
-                }
-                Err(error) if error.is_retryable() => {
+        let Assignment { generation, next } = loop {
+            match self.home.block_on(self.inbox.assign(&self.group, topic, partition)) {
+                Ok(assigned) => break assigned,
+                Err(error) if error.is_retryable() && !deliveries.is_closed() => {
                     tracing::warn!(%error, topic, partition, "the database does not say where to go on");
                     std::thread::sleep(backoff.next_pause());
                 }
                 Err(error) => return Err(error),
             }
-        }
+        };
+        let from = match (next, self.start) {
+            (Some(next), _) => From::Next(next),
+            (None, Start::Beginning) => From::Beginning,
+            (None, Start::End) => From::End,
+        };
+        self.unchecked().add(Unchecked::new((topic.to_owned(), partition, generation), from, how));
+        Ok(())
     }
 
     /// Where a reader begins at the end, that end is written down at once: what is written after it must be
     /// read, also if this reader ends before it has applied anything.
-    fn try_to_take(
-        &self,
-        consumer: &BaseConsumer<Context>,
-        topic: &str,
-        partition: i32,
-    ) -> Result<(u64, Offset), Error> {
-        let assigned = self.home.block_on(self.inbox.assign(&self.group, topic, partition))?;
-        let Assignment { generation, next } = assigned;
-        match (next, self.start) {
-            (Some(next), _) => {
-                self.check_the_end(consumer, topic, partition, next)?;
-                return Ok((generation, Offset::Offset(next)));
-            }
-            (None, Start::Beginning) => return Ok((generation, Offset::Beginning)),
-            (None, Start::End) => {}
-        }
-        let end = end_of(consumer, topic, partition)?;
-        let begin = inbox::Offset { topic: topic.to_owned(), partition, generation, first: end, next: end };
-        match self.home.block_on(self.inbox.set_aside(&self.group, &[], &[begin]))? {
-            Kept::Kept => Ok((generation, Offset::Offset(end))),
-            Kept::Fenced => {
-                Err(Error::new(Kind::Busy, "somebody else took the partition in the same moment"))
-            }
-        }
+    fn write_down(&self, (topic, partition, generation): &Taken, end: i64) -> Result<Kept, Error> {
+        let (topic, partition, generation) = (topic.clone(), *partition, *generation);
+        let begin = inbox::Offset { topic, partition, generation, first: end, next: end };
+        self.home.block_on(self.inbox.set_aside(&self.group, &[], &[begin]))
     }
 
-    /// Refuses to go on beyond the end of a partition. Kafka would begin at its beginning, the database would refuse
-    /// what is read there, and once there were as many messages as before, the rest of them would be passed over.
-    fn check_the_end(
-        &self,
-        consumer: &BaseConsumer<Context>,
-        topic: &str,
-        partition: i32,
-        next: i64,
-    ) -> Result<(), Error> {
-        let mut end = 0;
-        for look in 0..LOOKS_AT_THE_END {
-            if look > 0 {
-                std::thread::sleep(LOOK_PAUSE);
-            }
-            end = end_of(consumer, topic, partition)?;
-            if next <= end || mutant::on("kafka-source-end-unchecked") {
-                return Ok(());
-            }
-        }
+    /// Why a partition is not read beyond its end. Kafka would begin at its beginning, the database would refuse what is
+    /// read there, and once there were as many messages as before, the rest of them would be passed over.
+    fn ends_early(&self, (topic, partition, _): &Taken, next: i64, end: i64) -> Error {
         let group = &self.group;
         let text = format!(
             "the group {group} has applied partition {partition} of the Kafka topic {topic} up to offset {next}, and it ends at \
-             {end}: the topic was deleted and made anew, or has lost its end. Reading on would pass over messages, so nothing \
-             is read. `semel inbox rewind --group {group} --topic {topic}` lets the group read it from its beginning; what it \
-             has applied, its ledger knows"
+             {end}: the topic was deleted and made anew, or has lost its end, or this is another cluster. Reading on would pass \
+             over messages, so nothing is read. Check first that this is the right cluster. Then `semel inbox rewind --group \
+             {group} --topic {topic} --partition {partition} --to OFFSET` says where the group reads on (0: everything there is). \
+             Whatever it reads then that its ledger has forgotten, or never knew, is applied"
         );
-        Err(Error::new(Kind::WentBack, text))
+        Error::new(Kind::WentBack, text)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(String, i32), u64>> {
+    fn unchecked(&self) -> MutexGuard<'_, Waiting> {
+        self.unchecked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, i32), u64>> {
         self.generations.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Where a partition ends: the offset of the next message.
-fn end_of(consumer: &BaseConsumer<Context>, topic: &str, partition: i32) -> Result<i64, Error> {
-    let failed = |error| told("Kafka does not say where a partition ends", &error);
-    let (_, end) = consumer.fetch_watermarks(topic, partition, ANSWER_MAX).map_err(failed)?;
-    Ok(end)
-}
-
 /// librdkafka's view of the same.
-struct Context(Arc<Assigned>);
+struct Context {
+    assigned: Arc<Assigned>,
+    deliveries: Deliveries,
+}
 
 impl ClientContext for Context {}
 
@@ -201,16 +170,25 @@ impl ConsumerContext for Context {
     ) {
         let cooperative = matches!(consumer.rebalance_protocol(), RebalanceProtocol::Cooperative);
         let is_assignment = code == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
-        let done = match is_assignment {
-            true => {
-                let given = self.taken(consumer, partitions);
-                if cooperative { consumer.incremental_assign(&given) } else { consumer.assign(&given) }
-            }
-            false => {
+        let done = match (is_assignment, cooperative) {
+            // A partition is given to librdkafka when it is known where to go on; see `Thread::look`.
+            (true, cooperative) => {
                 for element in partitions.elements() {
-                    self.0.lock().remove(&(element.topic().to_owned(), element.partition()));
+                    let (topic, partition) = (element.topic(), element.partition());
+                    if let Err(error) = self.assigned.take(topic, partition, How::Assign, &self.deliveries) {
+                        self.assigned.refuse(error);
+                    }
                 }
-                if cooperative { consumer.incremental_unassign(partitions) } else { consumer.unassign() }
+                let none = TopicPartitionList::new();
+                if cooperative { consumer.incremental_assign(&none) } else { consumer.assign(&none) }
+            }
+            (false, cooperative) => {
+                for element in partitions.elements() {
+                    let place = (element.topic().to_owned(), element.partition());
+                    self.assigned.lock().remove(&place);
+                    self.assigned.unchecked().remove(&place);
+                }
+                if cooperative { give_up(consumer, partitions) } else { consumer.unassign() }
             }
         };
         if let Err(error) = done {
@@ -219,36 +197,39 @@ impl ConsumerContext for Context {
     }
 }
 
-impl Context {
-    /// The partitions with the places to go on at. One that cannot be gone on with is read by nobody here, and whoever consumes
-    /// is told.
-    fn taken(&self, consumer: &BaseConsumer<Self>, partitions: &TopicPartitionList) -> TopicPartitionList {
-        let mut given = TopicPartitionList::new();
-        for element in partitions.elements() {
-            let (topic, partition) = (element.topic(), element.partition());
-            match self.0.take(consumer, topic, partition) {
-                Ok((_, offset)) => {
-                    let _ = given.add_partition_offset(topic, partition, offset);
-                }
-                Err(error) => self.0.refuse(error),
-            }
+/// Takes partitions from librdkafka. Those it was never given it would refuse, and the others with them.
+fn give_up(consumer: &BaseConsumer<Context>, partitions: &TopicPartitionList) -> KafkaResult<()> {
+    let all = consumer.assignment()?;
+    let mut given = TopicPartitionList::new();
+    for element in partitions.elements() {
+        if all.find_partition(element.topic(), element.partition()).is_some() {
+            given.add_partition(element.topic(), element.partition());
         }
-        given
     }
+    consumer.incremental_unassign(&given)
 }
 
 /// Starts the thread. It ends when the source is dropped.
 pub(super) async fn start(
     options: &Options,
     assigned: Arc<Assigned>,
-    deliveries: Sender<Result<Delivery, Error>>,
+    deliveries: Deliveries,
     commands: Receiver<Command>,
 ) -> Result<(), Error> {
     let (options, (ready, heard)) = (options.clone(), oneshot::channel());
-    let run = move || match open(&options, assigned.clone()) {
+    let run = move || match open(&options, assigned.clone(), deliveries.clone()) {
         Ok(consumer) => {
             let _ = ready.send(Ok(()));
-            Thread { consumer, assigned, deliveries, commands, again: Vec::new(), receipts: 0 }.run();
+            Thread {
+                consumer,
+                assigned,
+                deliveries,
+                commands,
+                again: Vec::new(),
+                look_at: Instant::now(),
+                receipts: 0,
+            }
+            .run();
         }
         Err(error) => drop(ready.send(Err(error))),
     };
@@ -260,10 +241,14 @@ pub(super) async fn start(
         .unwrap_or_else(|_| Err(Error::new(Kind::Closed, "the thread that reads from Kafka has ended")))
 }
 
-fn open(options: &Options, assigned: Arc<Assigned>) -> Result<BaseConsumer<Context>, Error> {
+fn open(
+    options: &Options,
+    assigned: Arc<Assigned>,
+    deliveries: Deliveries,
+) -> Result<BaseConsumer<Context>, Error> {
     let failed = |error: KafkaError| told("Kafka cannot be read", &error);
     let consumer: BaseConsumer<Context> =
-        options.config().create_with_context(Context(assigned)).map_err(failed)?;
+        options.config().create_with_context(Context { assigned, deliveries }).map_err(failed)?;
     for topic in &options.topics {
         let found = consumer.fetch_metadata(Some(topic.as_str()), ANSWER_MAX).map_err(failed)?;
         let is_there = found.topics().iter().any(|one| one.name() == topic && !one.partitions().is_empty());
@@ -280,9 +265,11 @@ fn open(options: &Options, assigned: Arc<Assigned>) -> Result<BaseConsumer<Conte
 struct Thread {
     consumer: BaseConsumer<Context>,
     assigned: Arc<Assigned>,
-    deliveries: Sender<Result<Delivery, Error>>,
+    deliveries: Deliveries,
     commands: Receiver<Command>,
     again: Vec<(Instant, Taken)>,
+    /// Not before that.
+    look_at: Instant,
     receipts: u64,
 }
 
@@ -292,6 +279,7 @@ impl Thread {
         let mut held: VecDeque<Result<Delivery, Error>> = VecDeque::new();
         while !self.deliveries.is_closed() {
             self.obey();
+            self.look();
             held.extend(self.assigned.refusal().map(Err));
             if let Some(delivery) = held.pop_front() {
                 if let Err(TrySendError::Full(delivery)) = self.deliveries.try_send(delivery) {
@@ -339,21 +327,100 @@ impl Thread {
             let ours =
                 self.consumer.assignment().is_ok_and(|all| all.find_partition(&topic, partition).is_some());
             let newer = self.assigned.generation(&topic, partition).is_some_and(|newest| newest > generation);
-            if !ours || newer || self.consumer.assignment_lost() {
+            if !ours
+                || newer
+                || self.assigned.unchecked().has(&topic, partition)
+                || self.consumer.assignment_lost()
+            {
                 continue;
             }
-            match self.assigned.take(&self.consumer, &topic, partition) {
-                Ok((generation, offset)) => {
-                    if let Err(error) = self.consumer.seek(&topic, partition, offset, ANSWER_MAX) {
-                        tracing::warn!(%error, topic, partition, "Kafka did not go back to where the database is");
-                        // Kafka goes on further along. Under this generation that would pass over what is
-                        // not applied, so nothing may be read under it.
-                        let taken = (topic, partition, generation);
-                        self.assigned.forget(&taken);
-                        self.again.push((Instant::now() + TAKE_AGAIN_AFTER, taken));
-                    }
+            if let Err(error) = self.assigned.take(&topic, partition, How::Seek, &self.deliveries) {
+                self.assigned.refuse(error);
+            }
+        }
+    }
+
+    /// Looks whether partitions that were taken are where the database goes on, and begins with those that are. Whoever does
+    /// not answer holds up nobody else: it is asked again later, and looking takes a small part of the thread's time.
+    fn look(&mut self) {
+        let began = Instant::now();
+        if began < self.look_at || self.assigned.unchecked().is_empty() {
+            return;
+        }
+        while began.elapsed() < POLL && !self.consumer.assignment_lost() {
+            let Some(mut unchecked) = self.assigned.unchecked().due(Instant::now()) else { break };
+            let (topic, partition, _) = &unchecked.taken;
+            let end = || match self.consumer.fetch_watermarks(topic, *partition, LOOK_MAX) {
+                Ok((_, end)) => Some(end),
+                Err(error) => {
+                    // It says nothing about the partition.
+                    tracing::warn!(%error, topic, partition, "Kafka does not say where a partition ends");
+                    None
                 }
-                Err(error) => self.assigned.refuse(error),
+            };
+            let seen = match unchecked.from {
+                From::Beginning => Seen::Is(Offset::Beginning),
+                From::Next(next) => end().map_or(Seen::Nothing, |end| unchecked.compare(next, end)),
+                From::End => match end() {
+                    Some(end) => self.begin_at(&mut unchecked, end),
+                    None => Seen::Nothing,
+                },
+                From::Lost => {
+                    if let Err(error) = self.assigned.take(topic, *partition, unchecked.how, &self.deliveries)
+                    {
+                        self.assigned.refuse(error);
+                    }
+                    continue;
+                }
+            };
+            match seen {
+                Seen::Is(offset) => self.begin(unchecked, offset),
+                Seen::Nothing => self.assigned.unchecked().later(unchecked),
+                Seen::Short { next, end } => {
+                    let error = self.assigned.ends_early(&unchecked.taken, next, end);
+                    let (topic, partition, _) = &unchecked.taken;
+                    tracing::error!(%error, topic, partition, "a partition is refused");
+                    self.assigned.refuse(error);
+                }
+            }
+        }
+        self.look_at = Instant::now() + LOOKS_SHARE * began.elapsed();
+    }
+
+    fn begin_at(&self, unchecked: &mut Unchecked, end: i64) -> Seen {
+        match self.assigned.write_down(&unchecked.taken, end) {
+            Ok(Kept::Kept) => return Seen::Is(Offset::Offset(end)),
+            Ok(Kept::Fenced) => {
+                // Somebody else took it in the same moment; by the next look Kafka may have said so.
+                unchecked.from = From::Lost;
+            }
+            Err(error) => tracing::warn!(%error, "the database does not write down where a reader begins"),
+        }
+        Seen::Nothing
+    }
+
+    /// Reads a partition from here on.
+    fn begin(&mut self, unchecked: Unchecked, offset: Offset) {
+        let Unchecked { taken, how, .. } = &unchecked;
+        let (topic, partition, generation) = taken.clone();
+        self.assigned.lock().insert((topic.clone(), partition), generation);
+        let begun = match how {
+            How::Assign => {
+                let mut given = TopicPartitionList::new();
+                given
+                    .add_partition_offset(&topic, partition, offset)
+                    .and_then(|()| self.consumer.incremental_assign(&given))
+            }
+            How::Seek => self.consumer.seek(&topic, partition, offset, ANSWER_MAX),
+        };
+        match begun {
+            Ok(()) => tracing::info!(topic, partition, generation, ?offset, "a partition is ours"),
+            Err(error) => {
+                tracing::warn!(%error, topic, partition, "Kafka did not go to where the database is");
+                // It may go on further along. Under this generation that would pass over what is not applied, so
+                // nothing may be read under it.
+                self.assigned.forget(taken);
+                self.assigned.unchecked().later(unchecked);
             }
         }
     }
