@@ -17,6 +17,9 @@ use super::witness::Witness;
 /// The witness lags at most about this far behind.
 const WITNESS_EVERY: Duration = Duration::from_secs(1);
 
+/// Between some ids and the next, so that the writer finds a moment without a snapshot.
+const LEARNING_PAUSE: Duration = Duration::from_millis(1);
+
 /// A log longer than this is started over, for which the writer must pause for a moment.
 const LOG_PAGES_MAX: u32 = 16_384;
 
@@ -33,7 +36,7 @@ pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
     let (mut learning, mut healthy) = (true, true);
     loop {
         let pause = witness_due.saturating_duration_since(Instant::now());
-        let woken = shared.bell.wait(if learning { Duration::ZERO } else { pause });
+        let woken = shared.bell.wait(if learning { LEARNING_PAUSE } else { pause });
         if woken == Woken::Rung {
             length = shorten_log(&shared, &conn, length);
         }
@@ -45,7 +48,9 @@ pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
         if woken == Woken::Stopped {
             return;
         }
-        if learning || is_due || shared.generations.can_learn(shared.seen()) {
+        // A snapshot now would keep the log from being started over.
+        let is_awaited = shared.finish_log.load(Ordering::Relaxed);
+        if is_due || (!is_awaited && (learning || shared.generations.can_learn(shared.seen()))) {
             let learned = learner
                 .learn(&conn)
                 .and_then(|more| if is_due { learner.look_around(&conn).map(|()| more) } else { Ok(more) });
