@@ -24,8 +24,8 @@ pub(crate) struct ClientBody {
     incoming: Incoming,
     /// `None` where there is nothing to wait for.
     patience: Option<Box<Patience>>,
-    /// Headers that name clients, and so may not come late.
-    tenants: Option<Arc<[HeaderName]>>,
+    /// Headers by which requests are judged, and so may not come late.
+    judged: Option<Arc<[HeaderName]>>,
 }
 
 /// Why a client's body cannot be read to its end.
@@ -63,7 +63,7 @@ impl ClientBody {
         timeout: Duration,
     ) -> (Self, Option<Slow>) {
         if incoming.is_end_stream() {
-            return (Self { incoming, patience: None, tenants: None }, None);
+            return (Self { incoming, patience: None, judged: None }, None);
         }
         let slow = Slow::default();
         let patience = Patience {
@@ -73,20 +73,20 @@ impl ClientBody {
             timer: None,
             slow: slow.clone(),
         };
-        (Self { incoming, patience: Some(Box::new(patience)), tenants: None }, Some(slow))
+        (Self { incoming, patience: Some(Box::new(patience)), judged: None }, Some(slow))
     }
 
     /// Keeps these headers out of the trailers too.
-    pub(crate) fn bar(&mut self, tenants: &Option<Arc<[HeaderName]>>) {
+    pub(crate) fn bar(&mut self, judged: &Option<Arc<[HeaderName]>>) {
         if !self.incoming.is_end_stream() {
-            self.tenants.clone_from(tenants);
+            self.judged.clone_from(judged);
         }
     }
 
     /// What may be heard of a frame. Trailers of which nothing is left are the end.
     fn clean(&self, mut frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
         if let Some(trailers) = frame.trailers_mut() {
-            headers::strip_request_trailers(trailers, self.tenants.as_deref().unwrap_or_default());
+            headers::strip_request_trailers(trailers, self.judged.as_deref().unwrap_or_default());
             if trailers.is_empty() {
                 return None;
             }
