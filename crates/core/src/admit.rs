@@ -31,6 +31,8 @@ pub(crate) struct Call {
     pub(crate) nonce: Nonce,
     /// The key of its subject, where there is one; there before anything runs.
     pub(crate) key: Option<Arc<subject::Key>>,
+    /// Whether it has a place. Without one it waits for nobody, and no outage lets it run.
+    pub(crate) has_place: bool,
 }
 
 /// A lease, and when on our own monotonic clock it was asked for.
@@ -50,7 +52,7 @@ pub(crate) enum Admission {
 impl Call {
     pub(crate) fn new(scope: Scope, key: Key, fingerprint: Fingerprint, policy: Policy) -> Self {
         let operation = Arc::new(Operation::new(scope, key));
-        Self { operation, fingerprint, policy, nonce: Nonce::random(), key: None }
+        Self { operation, fingerprint, policy, nonce: Nonce::random(), key: None, has_place: true }
     }
 
     /// Whether a record is of this request, not of another one under its key.
@@ -131,7 +133,7 @@ impl Inner {
         let settings = call.policy.settings();
         let mut asking = Asking { inner: self, request: call.request(), owed: false, sent: Duration::ZERO };
         let mut backoff = Backoff::new(call.nonce);
-        let mut waiting = None;
+        let (mut waiting, mut _waits) = (None, None);
         let (mut start, mut trouble) = (None::<Duration>, None::<Duration>);
         loop {
             let ring = waiting.as_ref().and_then(crate::wait::Waiting::ring);
@@ -147,12 +149,15 @@ impl Inner {
                 }
                 Ok(Claim::InFlight { .. }) => {
                     let left = settings.wait.saturating_sub(self.runtime.elapsed() - start);
-                    if left.is_zero() {
+                    if left.is_zero() || !call.has_place {
                         return Err(self.in_flight(call));
                     }
                     match ring {
                         // Hang the bell first, then look once more: the end may have come between.
-                        None => waiting = Some(self.waiters.listen(call.operation.id())),
+                        None => {
+                            _waits = Some(self.place_to_wait().ok_or_else(|| self.in_flight(call))?);
+                            waiting = Some(self.waiters.listen(call.operation.id()));
+                        }
                         Some(ring) => {
                             let pause = self.runtime.sleep(backoff.next_pause().min(left));
                             select(pin!(ring), pause).await;
@@ -306,14 +311,19 @@ impl Inner {
     /// The store did not answer in time, or must not be believed.
     pub(crate) fn outage(&self, call: &Call, error: &Error) -> Result<Admission, Refusal> {
         let open = call.policy.settings().outage == Outage::Open || mutant::on("outage-runs");
-        if open && is_away(error) {
+        if open && is_away(error) && (call.has_place || mutant::on("runs-without-place")) {
             Tally::count(&self.tally.unprotected);
             tracing::warn!(operation = %call.operation, %error, "the store is away; running unprotected as declared");
             return Ok(Admission::Unprotected);
         }
+        Err(self.unavailable(call, error))
+    }
+
+    /// The store did not answer in time, or must not be believed, and nothing ran for that.
+    pub(crate) fn unavailable(&self, call: &Call, error: &Error) -> Refusal {
         Tally::count(&self.tally.unavailable);
         tracing::warn!(operation = %call.operation, %error, "the store is away; nothing was run");
-        Err(Refusal::StoreUnavailable { retry_after: self.tally.retry_after(call.operation.scope().route()) })
+        Refusal::StoreUnavailable { retry_after: self.tally.retry_after(call.operation.scope().route()) }
     }
 
     /// Finds out whether a claim nobody waits for any more was granted, and gives it back.
@@ -347,6 +357,6 @@ fn is_away(error: &Error) -> bool {
     believed && (error.is_retryable() || error.outcome_is_unknown())
 }
 
-fn no_answer(patience: Duration) -> Error {
-    Error::new(Kind::TimedOut, format!("the store did not answer a claim within {patience:?}"))
+pub(crate) fn no_answer(patience: Duration) -> Error {
+    Error::new(Kind::TimedOut, format!("the store did not answer within {patience:?}"))
 }

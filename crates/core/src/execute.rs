@@ -15,7 +15,7 @@ use futures_util::FutureExt;
 use futures_util::future::{Either, poll_immediate, select};
 use tokio::sync::{Semaphore, oneshot};
 
-use crate::admit::{Admission, Call, Grant};
+use crate::admit::{Admission, Call, Grant, no_answer};
 use crate::answer::{Answer, Ending, Origin, Refusal};
 use crate::attempt::{Attempt, Standing};
 use crate::error::{Error, Kind};
@@ -24,7 +24,7 @@ use crate::policy::DEFAULTS;
 use crate::record::State;
 use crate::runtime::{Runtime, within};
 use crate::store::EffectStore;
-use crate::tally::{Calling, Running, Tally, Track};
+use crate::tally::{Calling, Running, Tally, Track, Waits};
 use crate::verbs::{Release, Renew, Renewal};
 use crate::wait::Waiters;
 use crate::{Key, Policy, Scope, mutant};
@@ -41,6 +41,8 @@ pub(crate) struct Inner {
     pub(crate) track: Track,
     /// Most operations under way at a time.
     operations_max: AtomicUsize,
+    /// Looks of those who found no place.
+    looks: Semaphore,
     /// A few at a time: when the store comes back, completions must not queue behind them.
     pub(crate) withdrawals: Semaphore,
 }
@@ -48,18 +50,26 @@ pub(crate) struct Inner {
 /// Claims withdrawn at the same time.
 const WITHDRAWALS_AT_ONCE: usize = 32;
 
+/// Records looked at together for those who found no place; beyond it they are turned away unseen.
+const LOOKS_AT_ONCE: usize = 4;
+
+/// One in so many places may be held by a duplicate that waits for another attempt.
+const WAITERS_SHARE: usize = 2;
+
 impl Once {
     /// Over a store and a runtime.
     pub fn new(store: Arc<dyn EffectStore>, runtime: Arc<dyn Runtime>) -> Self {
         let (waiters, tally, track) = Default::default();
-        let withdrawals = Semaphore::new(WITHDRAWALS_AT_ONCE);
+        let (looks, withdrawals) = (Semaphore::new(LOOKS_AT_ONCE), Semaphore::new(WITHDRAWALS_AT_ONCE));
         let operations_max = AtomicUsize::new(usize::MAX);
-        Self(Arc::new(Inner { store, runtime, waiters, tally, track, operations_max, withdrawals }))
+        Self(Arc::new(Inner { store, runtime, waiters, tally, track, operations_max, looks, withdrawals }))
     }
 
     /// Lets no more than `max` operations be under way at a time: what runs, also for callers who went away, what
     /// ended and is not stored yet, and what asks whether it may run. Beyond it nothing new is claimed or run
-    /// ([`Refusal::TooManyOperations`]); what has completed is replayed. Unlimited unless set; all clones share it.
+    /// ([`Refusal::TooManyOperations`]); what has completed is replayed, as far as a few looks at a time
+    /// into the store allow. Half of the places may be held by duplicates that wait; further ones hear
+    /// [`Refusal::InFlight`] at once. Unlimited unless set; all clones share it.
     #[must_use]
     pub fn operations_max(self, max: usize) -> Self {
         self.0.operations_max.store(max, Ordering::Relaxed);
@@ -84,7 +94,7 @@ impl Once {
         Work: Future<Output: Into<Ending>> + Send + 'static,
     {
         let mut call = Call::new(scope, key, fingerprint, policy.clone());
-        let Some(calling) = self.0.place() else { return Box::pin(self.0.without_place(&call)).await };
+        let Some(calling) = self.0.place() else { return Box::pin(self.0.without_place(call)).await };
         if policy.wants_subject_key() {
             // Before the claim: nothing may run whose outcome could not be sealed.
             call.key = match Box::pin(self.0.subject_key(&call)).await {
@@ -174,22 +184,39 @@ impl Inner {
         Refusal::TooManyOperations { retry_after: self.tally.retry_after(call.operation.scope().route()) }
     }
 
+    /// A place to wait for another attempt, if there is one. Whoever waits holds a place, and those who wait for
+    /// one slow operation must not take all of them.
+    pub(crate) fn place_to_wait(&self) -> Option<Waits<'_>> {
+        self.track.wait(self.operations_max.load(Ordering::Relaxed) / WAITERS_SHARE)
+    }
+
     /// All places are taken. What began before is told as it stands; nothing new begins, and nothing that does not
     /// look completed is claimed.
-    async fn without_place(self: &Arc<Self>, call: &Call) -> Result<Answer, Refusal> {
+    async fn without_place(self: &Arc<Self>, mut call: Call) -> Result<Answer, Refusal> {
+        // The store is needed for the renewals of what runs: a storm must not queue up before them.
+        let look = self.looks.try_acquire();
+        if look.is_err() && !mutant::on("looks-unlimited") {
+            return Err(self.turn_away(&call));
+        }
+        call.has_place = false;
         let calling = self.track.call();
         let patience = call.policy.settings().store_patience;
         let record = within(&*self.runtime, patience, self.store.get(call.operation.id())).await;
-        let record = record.unwrap_or(Ok(None)).unwrap_or(None);
+        let record = match record.unwrap_or_else(|_| Err(no_answer(patience))) {
+            Ok(record) => record,
+            Err(_) if mutant::on("failed-look-is-none") => None,
+            Err(error) => return Err(self.unavailable(&call, &error)),
+        };
         match record.filter(|_| !mutant::on("no-replay-without-place")) {
-            Some(record) if record.state == State::Completed => match self.admit(call).await? {
+            Some(record) if record.state == State::Completed => match self.admit(&call).await? {
                 Admission::Replay(outcome) => return Ok(Answer { outcome, origin: Origin::Replayed }),
                 // It had expired by the store's clock, which only a claim asks.
-                Admission::Run(grant) => self.give_back(call, grant, calling.stay()),
+                Admission::Run(_) if mutant::on("lease-without-place-kept") => {}
+                Admission::Run(grant) => self.give_back(&call, grant, calling.stay()),
                 Admission::Unprotected => {}
             },
             Some(record) if record.state == State::InProgress && call.is_of(&record) => {
-                return Err(self.in_flight(call));
+                return Err(self.in_flight(&call));
             }
             Some(record) if record.state == State::Unknown && call.is_of(&record) => {
                 Tally::count(&self.tally.unknown);
@@ -197,7 +224,7 @@ impl Inner {
             }
             _ => {}
         }
-        Err(self.turn_away(call))
+        Err(self.turn_away(&call))
     }
 
     /// Whether a lease had lapsed, by our own clock, before anything began: its answer came late, or this

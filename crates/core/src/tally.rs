@@ -94,6 +94,8 @@ struct Tracked {
     count: AtomicUsize,
     /// How many of them are operations.
     operations: AtomicUsize,
+    /// How many of those wait for another of their key.
+    waiting: AtomicUsize,
     idle: Notify,
 }
 
@@ -122,13 +124,18 @@ impl Track {
 
     /// A call that may become an operation, if there are fewer than `max`.
     pub(crate) fn operation(&self, max: usize) -> Option<Calling<'_>> {
-        // Counted first, so that of any number at once no more than `max` get in.
-        if self.0.operations.fetch_add(1, Ordering::AcqRel) >= max && !mutant::on("operations-unlimited") {
-            self.0.operations.fetch_sub(1, Ordering::AcqRel);
+        let max = if mutant::on("operations-unlimited") { usize::MAX } else { max };
+        if !take(&self.0.operations, max) {
             return None;
         }
         self.0.count.fetch_add(1, Ordering::AcqRel);
         Some(Calling { tracked: &self.0, is_operation: true })
+    }
+
+    /// A place to wait, if fewer than `max` wait.
+    pub(crate) fn wait(&self, max: usize) -> Option<Waits<'_>> {
+        let max = if mutant::on("waiters-unlimited") { usize::MAX } else { max };
+        take(&self.0.waiting, max).then(|| Waits(&self.0.waiting))
     }
 
     pub(crate) fn operations(&self) -> usize {
@@ -147,6 +154,22 @@ impl Track {
             }
             idle.await;
         }
+    }
+}
+
+/// Counts one more if there are fewer than `max`. A refusal is never counted, not even for a moment: it would
+/// hide a place that is free.
+fn take(count: &AtomicUsize, max: usize) -> bool {
+    let more = |count| (count < max).then_some(count + 1);
+    count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+}
+
+/// One call that waits.
+pub(crate) struct Waits<'a>(&'a AtomicUsize);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -183,5 +206,31 @@ impl Drop for Calling<'_> {
 impl Drop for Running {
     fn drop(&mut self) {
         self.tracked.leave(self.is_operation);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn a_refusal_hides_no_free_place() {
+        // G-19
+        let (track, done) = (Track::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        assert!(track.operation(0).is_none());
+                    }
+                });
+            }
+            let refused = (0..200_000).filter(|_| track.operation(1).is_none()).count();
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(refused, 0, "nobody else was let in");
+        });
+        assert_eq!((track.operations(), track.running()), (0, 0));
     }
 }

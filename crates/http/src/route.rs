@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, COOKIE, HeaderName, PROXY_AUTHORIZATION};
+use http::header::HeaderName;
 use http::request::Parts;
 use http::{HeaderValue, Method, Response, StatusCode, Uri};
 use semel_core::fingerprint::Pointers;
@@ -401,7 +401,7 @@ impl Builder {
             found.push(format!("The header {replay} cannot mark a replay: choose a name of your own."));
         }
         if let Some(name) = &self.subject_header
-            && ([AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE].contains(name) || header::is_secret(name))
+            && (tenant::is_credential(name) || header::is_secret(name))
         {
             found.push(format!(
                 "The header {name} holds a credential, and a subject is stored: name another."
@@ -413,6 +413,8 @@ impl Builder {
 
 #[cfg(test)]
 mod tests {
+    use http::header::AUTHORIZATION;
+
     use super::*;
 
     #[test]

@@ -147,9 +147,14 @@ fn hashed(request: &Parts, name: &HeaderName, hasher: &Hasher) -> Answer {
 /// Whether a header of this name carries a credential: the standard ones, and whatever is named as an API
 /// key or a token.
 pub fn is_credential(name: &HeaderName) -> bool {
-    const STANDARD: [HeaderName; 3] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION];
     // Many servers take `_` for `-`.
-    const ENDS: [&str; 5] = ["api-key", "apikey", "api_key", "-token", "_token"];
+    is_named_as_one(name) || name.as_str().ends_with("_token")
+}
+
+/// As [`is_credential`], for headers of answers, where `next_page_token` and its like are no secrets.
+pub(crate) fn is_named_as_one(name: &HeaderName) -> bool {
+    const STANDARD: [HeaderName; 3] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION];
+    const ENDS: [&str; 4] = ["api-key", "apikey", "api_key", "-token"];
     STANDARD.contains(name) || ENDS.iter().any(|end| name.as_str().ends_with(end))
 }
 
@@ -266,8 +271,15 @@ mod tests {
     fn undeclared_is_refused_with_every_kind_of_credential_and_only_then() {
         // G-5
         let hasher = hasher(&[(1, 7)]);
-        for name in ["authorization", "proxy-authorization", "cookie", "x-api-key", "apikey", "x-auth-token"]
-        {
+        for name in [
+            "authorization",
+            "proxy-authorization",
+            "cookie",
+            "x-api-key",
+            "apikey",
+            "x-auth-token",
+            "x_auth_token",
+        ] {
             assert_eq!(Undeclared.tenant(&parts(&[(name, "x")]), &hasher), Answer::Undeclared, "{name}");
         }
         let mut certified = parts(&[]);

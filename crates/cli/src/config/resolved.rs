@@ -168,6 +168,18 @@ pub(crate) struct RouteSettings {
     pub(crate) subject_header: Option<HeaderName>,
 }
 
+impl RouteSettings {
+    /// Headers by which a request is judged before its body has ended.
+    pub(crate) fn judged_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        let first_sent = match &self.expired_keys {
+            ExpiredKeys::FirstSent(name) => Some(name),
+            _ => None,
+        };
+        let named = [self.tenant.header(), self.subject_header.as_ref(), first_sent];
+        named.into_iter().flatten().chain(&self.fingerprint_headers)
+    }
+}
+
 /// Who the client is (G-5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Tenant {

@@ -142,7 +142,7 @@ pub(crate) static SETTINGS: &[Setting] = &[
     row("pool_idle_connections_max", Gateway, One, Text("256"), "Most unused connections kept per upstream."),
     row("header_timeout", Gateway, One, Time(Duration::from_secs(10)), "The longest a client may take to send its headers."),
     row("body_timeout", Gateway, One, Time(Duration::from_secs(30)), "The longest silence within a request body."),
-    row("idle_timeout", Gateway, One, Time(Duration::from_secs(75)), "How long a client's unused connection is kept, and how long a client may take nothing of its answer: then its connection ends, or over HTTP/2 its stream."),
+    row("idle_timeout", Gateway, One, Time(Duration::from_secs(75)), "How long a client's unused connection is kept, and how long a client may take nothing, not a byte, of its answer: then its connection ends, or over HTTP/2 its stream."),
     row("header_bytes_max", Gateway, One, Bytes(64 << 10), "Largest head of a request."),
     row("connections_max", Gateway, One, Text("16384"), "Most client connections at a time."),
     row("operations_max", Gateway, One, Text("4096"), "Most requests with a key under way at a time, also those whose clients have left. Beyond it a new one is answered 503 before anything is claimed; what runs goes on, and what has completed is replayed."),

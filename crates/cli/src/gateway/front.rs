@@ -119,7 +119,7 @@ impl Service<Request<ClientBody>> for Front {
         let entry = table.find(&head.method, head.uri.path());
         let peer = head.extensions.get::<Peer>().map(|Peer(address)| address.ip());
         table.strip(&mut head, entry.unwrap_or(table.fallback()), peer);
-        body.bar(&table.tenant_headers);
+        body.bar(&table.judged_headers);
         // A span costs more than the rest of what is done here. Without a key there is nothing to log
         // about a request, unless it fails; the way to the upstream has the trace for that.
         let span = if is_logged(&head, entry) {

@@ -116,17 +116,16 @@ pub(super) fn strip_ours(headers: &mut HeaderMap) {
 
 /// Strips a client's trailers of what no head may hold, and of what was judged by the head: a service that adds
 /// trailers to its headers would believe in another client, key, method or length than the gateway did.
-/// `tenants` are headers that name clients on some route.
-pub(super) fn strip_request_trailers(trailers: &mut HeaderMap, tenants: &[HeaderName]) {
+/// `judged` are headers by which some route judges a request.
+pub(super) fn strip_request_trailers(trailers: &mut HeaderMap, judged: &[HeaderName]) {
     retain(trailers, |name| {
-        let judged = *name == IDEMPOTENCY_KEY
+        let is_judged = *name == IDEMPOTENCY_KEY
             || *name == KEY_ALIKE
             || is_method_override(name)
             || is_credential(name)
-            || tenants.iter().any(|tenant| is_alike(name, tenant))
-                && !semel::mutant::on("tenant-in-trailers");
-        !judged
-            && !is_of_the_hop(name)
+            || judged.iter().any(|judged| is_alike(name, judged)) && !semel::mutant::on("judged-in-trailers");
+        !is_judged
+            && !ONE_HOP.iter().chain(&OF_THE_HEAD).any(|barred| is_alike(name, barred))
             && !is_ours(name)
             // Also from proxies that are believed: they say it in the head.
             && !begins(name, "x-forwarded-")
@@ -138,12 +137,9 @@ pub(super) fn strip_request_trailers(trailers: &mut HeaderMap, tenants: &[Header
 /// Strips a service's trailers of what no head of an answer holds.
 pub(super) fn strip_answer_trailers(trailers: &mut HeaderMap) {
     retain(trailers, |name| {
-        !is_of_the_hop(name) && !is_ours(name) || semel::mutant::on("answer-trailers-kept")
+        !ONE_HOP.contains(name) && !OF_THE_HEAD.contains(name) && !is_ours(name)
+            || semel::mutant::on("answer-trailers-kept")
     });
-}
-
-fn is_of_the_hop(name: &HeaderName) -> bool {
-    ONE_HOP.contains(name) || OF_THE_HEAD.contains(name)
 }
 
 fn retain(headers: &mut HeaderMap, keep: impl Fn(&HeaderName) -> bool) {

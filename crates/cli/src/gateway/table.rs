@@ -43,8 +43,8 @@ pub(crate) struct Table {
     /// The routes as clients may read about them: a page and a document.
     pub(crate) described: (Bytes, Bytes),
     pub(crate) sources: Sources,
-    /// Every header that names a client on some route, if there is one.
-    pub(crate) tenant_headers: Option<Arc<[HeaderName]>>,
+    /// Every header by which some route judges a request, if there is one.
+    pub(crate) judged_headers: Option<Arc<[HeaderName]>>,
 }
 
 impl Table {
@@ -105,8 +105,8 @@ impl Table {
         let entries: Vec<Entry> = entries.collect::<anyhow::Result<_>>()?;
         let fallback = make(None, &settings.fallback).context("the defaults of routes cannot be used")?;
         let of_all = entries.iter().chain([&fallback]);
-        let tenant_headers: Arc<[HeaderName]> =
-            of_all.filter_map(|entry| entry.settings.tenant.header().cloned()).collect();
+        let judged_headers: Arc<[HeaderName]> =
+            of_all.flat_map(|entry| entry.settings.judged_headers()).cloned().collect();
         let (page, document) = door::describe(entries.iter().chain([&fallback]).map(|entry| &*entry.route));
         Ok(Self {
             matcher: Matcher::new(&settings.routes),
@@ -115,7 +115,7 @@ impl Table {
             namespace: settings.namespace.clone(),
             described: (page.into(), document.into()),
             sources,
-            tenant_headers: (!tenant_headers.is_empty()).then_some(tenant_headers),
+            judged_headers: (!judged_headers.is_empty()).then_some(judged_headers),
         })
     }
 

@@ -89,6 +89,23 @@ async fn a_replay_has_status_headers_trailers_and_body_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_page_token_of_an_answer_is_stored() {
+    // G-14
+    let world = World::new();
+    let app = world.app(open_route().build().unwrap(), |_| async {
+        let mut response = respond(200, "page");
+        for name in ["next_page_token", "x-auth-token", "next-api-key"] {
+            response.headers_mut().insert(name, http::HeaderValue::from_static("7"));
+        }
+        response
+    });
+    send(&app, post("k1", "x")).await;
+    let again = send(&app, post("k1", "x")).await;
+    assert_eq!(again.headers["next_page_token"], "7");
+    assert!(!again.headers.contains_key("x-auth-token") && !again.headers.contains_key("next-api-key"));
+}
+
+#[tokio::test]
 async fn a_cookie_is_replayed_only_where_the_route_stores_it() {
     // G-14
     let world = World::new();

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all, poll_immediate};
 use http::{Request, Response};
 use semel_core::Policy;
+use semel_core::policy::Outage;
 use semel_http::{Op, RequestBody};
-use semel_testkit::Verb;
+use semel_testkit::{Fault, Verb};
 use tokio::sync::Notify;
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -157,6 +158,123 @@ async fn beyond_so_many_operations_nothing_new_is_claimed_and_what_has_completed
     gate.go.notify_one();
     assert_eq!(send(&app, post("k2", "x")).await.text(), "done", "a place is free again");
     assert_eq!(world.effects(), 3);
+}
+
+/// An app with one place, which is taken, and the call that took it.
+async fn full(world: &mut World, policy: Policy) -> (App, Arc<Gate>, BoxFuture<'static, ()>) {
+    world.once = world.once.clone().operations_max(1);
+    let (app, gate) = gated(world, policy);
+    gate.go.notify_one();
+    assert_eq!(send(&app, post("k0", "x")).await.text(), "done");
+    gate.began.notified().await;
+    let taker = app.clone();
+    let mut call: BoxFuture<'static, ()> = Box::pin(async move { drop(send(&taker, post("k1", "x")).await) });
+    tokio::select! {
+        () = &mut call => panic!("the handler waits for its gate"),
+        () = gate.began.notified() => {}
+    }
+    (app, gate, call)
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_those_without_a_place_a_few_look_into_the_store_and_the_others_are_turned_away() {
+    // G-19
+    let mut world = World::new();
+    let (app, _gate, _call) = full(&mut world, Policy::default()).await;
+    world.store.plan(|verb| if verb == Verb::Other { Fault::Hang } else { Fault::None });
+    let looks = world.store.calls(Verb::Other);
+    let mut looking: Vec<_> =
+        (0..4).map(|number| Box::pin(app.clone().oneshot(post(&format!("look-{number}"), "x")))).collect();
+    for look in &mut looking {
+        assert!(poll_immediate(look).await.is_none());
+    }
+    assert_eq!(world.store.calls(Verb::Other), looks + 4);
+    let turned_away = poll_immediate(Box::pin(app.clone().oneshot(post("k2", "x")))).await;
+    let Some(Ok(turned_away)) = turned_away else { panic!("it waits for a look") };
+    assert_eq!(turned_away.status(), 503);
+    assert_eq!(world.store.calls(Verb::Other), looks + 4, "the store is not asked");
+    drop(looking);
+    world.store.heal();
+    assert!(send(&app, post("k0", "x")).await.replayed(), "looks are given back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_is_away_is_no_crowd_and_lets_nothing_run_without_a_place() {
+    // G-18, G-19
+    let natural = Policy::builder().outage(Outage::Open).natural_effect().build().unwrap();
+    for policy in [Policy::default(), natural] {
+        let mut world = World::new();
+        let (app, _gate, _call) = full(&mut world, policy).await;
+        let effects = world.effects();
+        for verb in [Verb::Other, Verb::Claim] {
+            for fault in [Fault::Refuse, Fault::Hang] {
+                world.store.plan(move |called| if called == verb { fault } else { Fault::None });
+                let counted = world.once.tally().unavailable();
+                let got = send(&app, post("k0", "x")).await;
+                assert_eq!(
+                    (got.status, got.problem().as_str()),
+                    (503, "store-unavailable"),
+                    "{verb:?} {fault:?}"
+                );
+                assert_eq!(world.once.tally().unavailable(), counted + 1);
+            }
+        }
+        assert_eq!((world.effects(), world.once.tally().turned_away()), (effects, 0));
+        assert_eq!(world.once.tally().unprotected(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_comes_to_a_call_without_a_place_is_given_back() {
+    // G-19
+    let mut world = World::new();
+    let (app, gate, call) = full(&mut world, Policy::default()).await;
+    // What had completed has expired, which a look does not tell.
+    world.clock.shift(i64::try_from(Duration::from_hours(24 * 365).as_micros()).unwrap());
+    let claims = world.store.calls(Verb::Claim);
+    let refused = tokio::select! {
+        refused = send(&app, post("k0", "x")) => refused,
+        () = gate.began.notified() => panic!("it runs"),
+    };
+    assert_eq!((refused.status, refused.problem().as_str()), (503, "too-many-operations"));
+    assert_eq!(world.store.calls(Verb::Claim), claims + 1, "only a claim tells");
+    gate.go.notify_one();
+    call.await;
+    assert_eq!(world.once.drain(Duration::from_secs(3600)).await, 0);
+    gate.go.notify_one();
+    assert_eq!(send(&app, post("k0", "x")).await.text(), "done", "nobody holds its lease");
+    assert_eq!(world.effects(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_that_wait_take_no_more_than_half_of_the_places() {
+    // G-14, G-19
+    let mut world = World::new();
+    world.once = world.once.clone().operations_max(4);
+    let (app, gate) = gated(&world, Policy::builder().wait(Duration::from_secs(3600)).build().unwrap());
+    let mut calls = Vec::new();
+    for _ in 0..3 {
+        let mut call = Box::pin(app.clone().oneshot(post("k1", "x")));
+        assert!(poll_immediate(&mut call).await.is_none());
+        calls.push(call);
+    }
+    assert_eq!(world.once.operations(), 3, "one runs, two wait");
+    for _ in 0..5 {
+        let told = poll_immediate(Box::pin(send(&app, post("k1", "x")))).await;
+        let Some(told) = told else { panic!("it waits") };
+        assert_eq!((told.status, told.problem().as_str()), (409, "in-flight"));
+    }
+    gate.began.notified().await;
+    let mut other = Box::pin(app.clone().oneshot(post("k2", "x")));
+    assert!(poll_immediate(&mut other).await.is_none());
+    gate.began.notified().await;
+    calls.pop();
+    let mut call = Box::pin(app.clone().oneshot(post("k1", "x")));
+    assert!(poll_immediate(&mut call).await.is_none(), "who leaves makes room for another to wait");
+    gate.go.notify_waiters();
+    drop((calls, call, other));
+    assert_eq!(world.once.drain(Duration::from_secs(3600)).await, 0);
+    assert_eq!(world.effects(), 2);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::HeaderName;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
@@ -17,15 +17,15 @@ use semel::runtime::Boxed;
 
 use super::super::headers;
 use super::link::Flight;
-use super::stream::Turn;
+use super::stream::{PIECE_BYTES_MAX, Taken, Turn};
 
 /// The body of a client's request, streamed. It fails if the client is silent for too long.
 pub(crate) struct ClientBody {
     incoming: Incoming,
     /// `None` where there is nothing to wait for.
     patience: Option<Box<Patience>>,
-    /// Headers that name clients, and so may not come late.
-    tenants: Option<Arc<[HeaderName]>>,
+    /// Headers by which requests are judged, and so may not come late.
+    judged: Option<Arc<[HeaderName]>>,
 }
 
 /// Why a client's body cannot be read to its end.
@@ -63,7 +63,7 @@ impl ClientBody {
         timeout: Duration,
     ) -> (Self, Option<Slow>) {
         if incoming.is_end_stream() {
-            return (Self { incoming, patience: None, tenants: None }, None);
+            return (Self { incoming, patience: None, judged: None }, None);
         }
         let slow = Slow::default();
         let patience = Patience {
@@ -73,20 +73,20 @@ impl ClientBody {
             timer: None,
             slow: slow.clone(),
         };
-        (Self { incoming, patience: Some(Box::new(patience)), tenants: None }, Some(slow))
+        (Self { incoming, patience: Some(Box::new(patience)), judged: None }, Some(slow))
     }
 
     /// Keeps these headers out of the trailers too.
-    pub(crate) fn bar(&mut self, tenants: &Option<Arc<[HeaderName]>>) {
+    pub(crate) fn bar(&mut self, judged: &Option<Arc<[HeaderName]>>) {
         if !self.incoming.is_end_stream() {
-            self.tenants.clone_from(tenants);
+            self.judged.clone_from(judged);
         }
     }
 
     /// What may be heard of a frame. Trailers of which nothing is left are the end.
     fn clean(&self, mut frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
         if let Some(trailers) = frame.trailers_mut() {
-            headers::strip_request_trailers(trailers, self.tenants.as_deref().unwrap_or_default());
+            headers::strip_request_trailers(trailers, self.judged.as_deref().unwrap_or_default());
             if trailers.is_empty() {
                 return None;
             }
@@ -151,7 +151,8 @@ pin_project! {
             body: B,
             // What came in one part and goes in several.
             rest: Bytes,
-            piece_max: usize,
+            // Over HTTP/2 only.
+            taken: Option<Arc<Taken>>,
             // Until it is dropped the connection is not idle.
             _flight: Flight,
         },
@@ -161,42 +162,72 @@ pin_project! {
     }
 }
 
+/// A part of an answer that says when bytes are taken out of it.
+pub(super) struct Piece {
+    bytes: Bytes,
+    taken: Option<Arc<Taken>>,
+}
+
+impl Buf for Piece {
+    #[inline]
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    #[inline]
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    #[inline]
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        if count > 0
+            && let Some(taken) = &self.taken
+        {
+            taken.note();
+        }
+    }
+}
+
 impl<B> EdgeBody<B> {
-    /// Handed over in parts of at most `piece_max` bytes.
-    pub(super) fn answer(body: B, flight: Flight, piece_max: usize) -> Self {
-        EdgeBody::Answer { body, rest: Bytes::new(), piece_max, _flight: flight }
+    /// With `taken`, large parts are handed over in several.
+    pub(super) fn answer(body: B, flight: Flight, taken: Option<Arc<Taken>>) -> Self {
+        EdgeBody::Answer { body, rest: Bytes::new(), taken, _flight: flight }
     }
 }
 
 /// The first part of what is in `rest`.
-fn piece(rest: &mut Bytes, piece_max: usize) -> Frame<Bytes> {
-    Frame::data(rest.split_to(rest.len().min(piece_max)))
+fn piece(rest: &mut Bytes, taken: &Option<Arc<Taken>>) -> Piece {
+    let bytes = match taken {
+        Some(_) if rest.len() > PIECE_BYTES_MAX => rest.split_to(PIECE_BYTES_MAX),
+        _ => std::mem::take(rest),
+    };
+    Piece { bytes, taken: taken.clone() }
 }
 
 impl<B: Body<Data = Bytes>> Body for EdgeBody<B> {
-    type Data = Bytes;
+    type Data = Piece;
     type Error = B::Error;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+    ) -> Poll<Option<Result<Frame<Piece>, B::Error>>> {
         let frame = match self.project() {
-            EdgeBodyProjection::Answer { rest, piece_max, .. } if !rest.is_empty() => {
-                Poll::Ready(Some(Ok(piece(rest, *piece_max))))
+            EdgeBodyProjection::Answer { rest, taken, .. } if !rest.is_empty() => {
+                Poll::Ready(Some(Ok(Frame::data(piece(rest, taken)))))
             }
-            EdgeBodyProjection::Answer { body, rest, piece_max, .. } => match body.poll_frame(cx) {
-                Poll::Ready(Some(Ok(frame))) => Poll::Ready(Some(Ok(match frame.into_data() {
-                    Ok(data) if data.len() > *piece_max => {
-                        *rest = data;
-                        piece(rest, *piece_max)
-                    }
-                    Ok(data) => Frame::data(data),
-                    Err(other) => other,
-                }))),
-                other => other,
-            },
-            EdgeBodyProjection::Own { body } => Pin::new(body).poll_frame(cx).map_err(|never| match never {}),
+            EdgeBodyProjection::Answer { body, rest, taken, .. } => body.poll_frame(cx).map_ok(|frame| {
+                frame.map_data(|data| {
+                    *rest = data;
+                    piece(rest, taken)
+                })
+            }),
+            EdgeBodyProjection::Own { body } => Pin::new(body)
+                .poll_frame(cx)
+                .map_ok(|frame| frame.map_data(|bytes| Piece { bytes, taken: None }))
+                .map_err(|never| match never {}),
         };
         if frame.is_pending() { Turn::Service } else { Turn::Client }.say();
         frame

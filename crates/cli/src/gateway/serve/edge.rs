@@ -20,7 +20,7 @@ use tower_service::Service;
 use super::super::{headers, problem};
 use super::body::{ClientBody, EdgeBody, Slow};
 use super::link::{Flight, Link};
-use super::stream::{PIECE_BYTES_MAX, Turn};
+use super::stream::{Taken, Turn};
 
 /// Who sent a request, as the socket says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,19 +142,19 @@ where
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         let flight = Flight::begin(&self.link);
-        let piece_max = if request.version() == Version::HTTP_2 { PIECE_BYTES_MAX } else { usize::MAX };
+        let is_stream = request.version() == Version::HTTP_2;
         match self.admit(request) {
             Ok((request, slow)) => Answering {
                 state: State::Waiting { service: self.service.clone(), request: Some(request) },
                 slow,
                 flight: Some(flight),
-                piece_max,
+                is_stream,
             },
             Err(refused) => Answering {
                 state: State::Refused { response: Some(refused.response()) },
                 slow: None,
                 flight: Some(flight),
-                piece_max,
+                is_stream,
             },
         }
     }
@@ -170,8 +170,8 @@ pin_project! {
         state: State<S, B>,
         slow: Option<Slow>,
         flight: Option<Flight>,
-        // The largest part of the answer that is handed over at a time.
-        piece_max: usize,
+        // Whether it is answered on a stream of HTTP/2.
+        is_stream: bool,
     }
 }
 
@@ -210,7 +210,7 @@ where
                     let response = ready!(answer.poll(cx))?;
                     let flight = this.flight.take().expect("polled after its end");
                     Turn::Client.say();
-                    return Poll::Ready(Ok(finish(response, flight, this.slow.as_ref(), *this.piece_max)));
+                    return Poll::Ready(Ok(finish(response, flight, this.slow.as_ref(), *this.is_stream)));
                 }
             };
             this.state.set(State::Running { answer });
@@ -222,7 +222,7 @@ fn finish<B>(
     mut response: Response<B>,
     flight: Flight,
     slow: Option<&Slow>,
-    piece_max: usize,
+    is_stream: bool,
 ) -> Response<EdgeBody<B>> {
     // What the service makes of a body that stopped coming is told to the client as what it is. An
     // answer of the upstream that came in spite of it stays.
@@ -241,5 +241,6 @@ fn finish<B>(
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         flight.link().tunnel();
     }
-    response.map(|body| EdgeBody::answer(body, flight, piece_max))
+    let taken = is_stream.then(|| Taken::of_this_stream(flight.link()));
+    response.map(|body| EdgeBody::answer(body, flight, taken))
 }

@@ -88,6 +88,38 @@ async fn a_keyed_answer_that_is_not_taken_is_let_go_and_can_be_had_again() {
 }
 
 #[tokio::test]
+async fn a_client_that_takes_a_little_now_and_then_keeps_its_stream() {
+    // Far less than one piece within idle_timeout. One that stops after that loses its stream.
+    let (address, _) = service(false, async |_| reply("x".repeat(300_000))).await;
+    let mut plan = Plan::to(&[address]);
+    plan.limits.idle_timeout = Duration::from_secs(20);
+    let time = ByHand::new();
+    plan.runtime = time.clone();
+    let proxy = plan.start().await;
+    let mut client = with_window(proxy.address, 10).await;
+    let mut body = send(&mut client, get("/large")).await.into_body();
+    for round in 0..5 {
+        let part = soon(body.data()).await.unwrap();
+        let part = part.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        assert_eq!(part.len(), 10);
+        // All but the last time: then the window stays shut.
+        if round < 4 {
+            // Told again only when the time is nearly over, and taken before it is.
+            time.pass(Duration::from_secs(15)).await;
+            body.flow_control().release_capacity(part.len()).unwrap();
+        }
+    }
+    time.pass(Duration::from_secs(15)).await;
+    assert!(futures_util::FutureExt::now_or_never(body.data()).is_none(), "its time is not over");
+    // Whoever looks may do so before the clock has struck: once more.
+    for _ in 0..2 {
+        time.pass(Duration::from_secs(15)).await;
+    }
+    let error = soon(body.data()).await.unwrap().unwrap_err();
+    assert_eq!(error.reason(), Some(h2::Reason::CANCEL));
+}
+
+#[tokio::test]
 async fn a_service_that_says_nothing_for_long_loses_no_client() {
     let (stage, address) = Stage::open().await;
     let mut plan = Plan::to(&[address]);

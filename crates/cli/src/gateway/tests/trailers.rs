@@ -10,7 +10,7 @@ use super::rig::*;
 /// What the service may hear of, whoever says it.
 const PLAIN: &str = "x-sum";
 /// What a head may not hold, or what was judged by what the head held.
-const BARRED: [&str; 16] = [
+const BARRED: [&str; 20] = [
     "semel-token",
     "semel_nonce",
     "x-forwarded-for",
@@ -27,6 +27,10 @@ const BARRED: [&str; 16] = [
     "x-api-key",
     "x_http_method_override",
     "content-length",
+    "content_length",
+    "transfer_encoding",
+    "content_type",
+    "x_api_token",
 ];
 
 fn late(names: &[&'static str]) -> HeaderMap {
@@ -98,6 +102,26 @@ async fn a_tenant_is_not_named_after_the_body() {
 }
 
 #[tokio::test]
+async fn what_a_request_is_judged_by_does_not_come_after_the_body() {
+    // G-6, G-10
+    let address = listener(true).await;
+    let routes = "[defaults]\ntenant = \"none\"\n[[route]]\nid = \"orders\"\npath = \"/orders\"\n\
+                  subject_header = \"X-Subject\"\nfingerprint_headers = [\"X-Currency\"]\n\
+                  expired_keys = \"first-sent:Repeatability-First-Sent\"\n";
+    let gateway = gateway_to(address, "upstream_http2 = true", routes).await;
+    for name in [
+        "x-subject",
+        "x_subject",
+        "x-currency",
+        "x_currency",
+        "repeatability-first-sent",
+        "repeatability_first_sent",
+    ] {
+        assert_eq!(heard(gateway.address, &[], &[name, PLAIN]).await, PLAIN, "{name}");
+    }
+}
+
+#[tokio::test]
 async fn an_answers_trailers_keep_to_their_hop() {
     // G-21
     for key in [None, Some("order-1042-payment")] {
@@ -122,4 +146,26 @@ async fn an_answers_trailers_keep_to_their_hop() {
         assert!(body.contains("ok"), "{body}");
         assert_eq!(client.until("\r\n\r\n").await, "x-sum: 42\r\n\r\n", "{key}");
     }
+}
+
+#[tokio::test]
+async fn a_connection_is_used_again_after_trailers() {
+    let (stage, address) = Stage::open().await;
+    let proxy = proxy_to(address).await;
+    let mut client = proxy.client().await;
+    client.say("GET /1 HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n").await;
+    let mut service = stage.next().await;
+    for (number, trailers) in ["upgrade: h2c", "x-sum: 42", "x-sum: 42\r\nupgrade: h2c"].iter().enumerate() {
+        assert!(
+            soon(service.head()).await.starts_with(&format!("GET /{} ", number + 1)),
+            "on one connection"
+        );
+        let head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum, upgrade\r\n\r\n";
+        service.say(format!("{head}2\r\nok\r\n0\r\n{trailers}\r\n\r\n")).await;
+        client.until("\r\n0\r\n").await;
+        let sum = if number == 0 { "\r\n" } else { "x-sum: 42\r\n\r\n" };
+        assert_eq!(client.until(if number == 0 { "\r\n" } else { "\r\n\r\n" }).await, sum);
+        client.say(format!("GET /{} HTTP/1.1\r\nHost: a\r\nTE: trailers\r\n\r\n", number + 2)).await;
+    }
+    assert!(soon(service.head()).await.starts_with("GET /4 "));
 }

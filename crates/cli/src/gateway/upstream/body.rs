@@ -64,11 +64,19 @@ impl<B: Payload> HttpBody for Body<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let frame = match &mut self.get_mut().0 {
+        let this = self.get_mut();
+        let frame = match &mut this.0 {
             Kind::Whole(incoming) | Kind::Stream(incoming, _) => poll(incoming, cx),
             Kind::Driven { incoming, over } => poll_driven(incoming, over, cx),
             Kind::Own(text) => Pin::new(text).poll_frame(cx).map_err(|never| match never {}),
         };
+        if let Poll::Ready(Some(Ok(frame))) = &frame
+            && frame.is_trailers()
+            && matches!(this.0, Kind::Driven { over: None, .. })
+        {
+            // Nothing comes after them, and nobody drives the connection for this body any more.
+            this.0 = Kind::Own(Full::default());
+        }
         frame.map(|frame| frame.and_then(|frame| frame.map(clean).transpose()))
     }
 
@@ -127,6 +135,8 @@ fn poll_driven<B: Payload>(
         frame = Poll::Ready(Some(Err("the connection ended within an answer".into())));
     }
     let ended = match &frame {
+        // Who hears trailers, or an end in their place, does not ask again.
+        Poll::Ready(Some(Ok(frame))) if frame.is_trailers() => !semel::mutant::on("trailers-lose-connection"),
         Poll::Ready(Some(Ok(_))) => incoming.is_end_stream(),
         _ => true,
     };
