@@ -139,7 +139,8 @@ impl Assigned {
              {end}: the topic was deleted and made anew, or has lost its end, or this is another cluster. Reading on would pass \
              over messages, so nothing is read. Check first that this is the right cluster. Then `semel inbox rewind --group \
              {group} --topic {topic} --partition {partition} --to OFFSET` says where the group reads on (0: everything there is). \
-             Whatever it reads then that its ledger has forgotten, or never knew, is applied"
+             Whatever it reads then that its ledger has forgotten, or never knew, is applied. Start every consumer of the group \
+             again after it"
         );
         Error::new(Kind::WentBack, text)
     }
@@ -394,7 +395,10 @@ impl Thread {
                 // Somebody else took it in the same moment; by the next look Kafka may have said so.
                 unchecked.from = From::Lost;
             }
-            Err(error) => tracing::warn!(%error, "the database does not write down where a reader begins"),
+            Err(error) if error.is_retryable() => {
+                tracing::warn!(%error, "the database does not write down where a reader begins");
+            }
+            Err(error) => self.assigned.refuse(error),
         }
         Seen::Nothing
     }
