@@ -42,6 +42,22 @@ impl Disk {
         let mut statement = conn.prepare("SELECT DISTINCT generation FROM semel_operation").unwrap();
         statement.query_map([], |row| row.get(0)).unwrap().collect::<Result<_, _>>().unwrap()
     }
+
+    /// Sweeps until what is left of generations is in one place.
+    async fn is_put_together(&self, store: &SqliteStore) {
+        let since = Instant::now();
+        while self.generations() != BTreeSet::from([0]) {
+            store.sweep(10_000, 30 * DAY).await.unwrap();
+            assert!(since.elapsed() < Duration::from_secs(60), "still in {:?}", self.generations());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// An operation in a transaction of the caller.
+fn call(key: &str, prints: &Fingerprinter) -> Call {
+    let scope = Scope::new("shop", "alice", "charge").unwrap();
+    Call::new(scope, key.parse().unwrap(), prints.of_bytes(b"2000"), &Policy::default())
 }
 
 // G-8
@@ -80,12 +96,7 @@ async fn what_is_left_of_generations_is_put_together_and_still_found() {
         }
     }
     clock.shift(i64::try_from((3 * DAY).as_micros()).unwrap());
-    let since = Instant::now();
-    while disk.generations() != BTreeSet::from([0]) {
-        store.sweep(10_000, 30 * DAY).await.unwrap();
-        assert!(since.elapsed() < Duration::from_secs(60), "still in {:?}", disk.generations());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    disk.is_put_together(&store).await;
     for n in (50..400).step_by(100) {
         let again = store.claim(&request(&format!("op-{n}"))).await.unwrap();
         assert!(matches!(again, Claim::Unknown { .. }), "op-{n} was given up without an end: {again:?}");
@@ -104,9 +115,7 @@ async fn a_transaction_of_the_caller_finds_what_is_in_old_generations() {
     let conn = disk.meddle();
     let prints = Fingerprinter::new(store.status().await.unwrap().hash_keys).unwrap();
     for n in 0..40 {
-        let scope = Scope::new("shop", "alice", "charge").unwrap();
-        let key = format!("op-{n}").parse().unwrap();
-        let call = Call::new(scope, key, prints.of_bytes(b"2000"), &Policy::default());
+        let call = call(&format!("op-{n}"), &prints);
         conn.execute_batch("BEGIN IMMEDIATE").unwrap();
         for begun in [tx::begin(&conn, &call), store.begin(&conn, &call)] {
             let begun = begun.unwrap();
@@ -132,12 +141,7 @@ async fn a_state_from_before_records_were_put_elsewhere_is_noticed_when_it_comes
     let copy = disk.0.path().join("copy.db");
     disk.meddle().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
     clock.shift(i64::try_from((3 * DAY).as_micros()).unwrap());
-    let since = Instant::now();
-    while disk.generations() != BTreeSet::from([0]) {
-        store.sweep(10_000, 30 * DAY).await.unwrap();
-        assert!(since.elapsed() < Duration::from_secs(60), "still in {:?}", disk.generations());
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    disk.is_put_together(&store).await;
     // The file stays, with what the copy has: no other file is there, and no token was given since.
     let here = disk.meddle();
     here.busy_timeout(Duration::from_secs(30)).unwrap();
@@ -178,13 +182,7 @@ async fn a_copy_of_the_file_is_not_looked_into_with_the_filter_of_another() {
     let conn = copy.meddle();
     let prints = Fingerprinter::new(store.status().await.unwrap().hash_keys).unwrap();
     for n in 0..200 {
-        let scope = Scope::new("shop", "alice", "charge").unwrap();
-        let call = Call::new(
-            scope,
-            format!("there-{n}").parse().unwrap(),
-            prints.of_bytes(b"2000"),
-            &Policy::default(),
-        );
+        let call = call(&format!("there-{n}"), &prints);
         conn.execute_batch("BEGIN IMMEDIATE").unwrap();
         let begun = store.begin(&conn, &call).unwrap();
         assert!(!matches!(begun, Begun::Run(_)), "there-{n}: {begun:?}");
@@ -200,12 +198,10 @@ async fn operations_of_one_transaction_may_cross_generations_and_savepoints() {
     let store = disk.open();
     let conn = disk.meddle();
     let prints = Fingerprinter::new(store.status().await.unwrap().hash_keys).unwrap();
-    let call = |n: usize| {
-        let scope = Scope::new("shop", "alice", "charge").unwrap();
-        let key = format!("op-{n}").parse().unwrap();
-        Call::new(scope, key, prints.of_bytes(b"2000"), &Policy::default())
+    let runs = |n: usize| {
+        let begun = store.begin(&conn, &call(&format!("op-{n}"), &prints)).unwrap();
+        matches!(begun, Begun::Run(_))
     };
-    let runs = |n: usize| matches!(store.begin(&conn, &call(n)).unwrap(), Begun::Run(_));
     for round in 0..20 {
         conn.execute_batch("BEGIN IMMEDIATE; SAVEPOINT tried").unwrap();
         assert!((0..7).all(|n| runs(100 * round + n)));
