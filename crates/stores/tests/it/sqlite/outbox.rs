@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 
+use futures_util::FutureExt;
 use rusqlite::{Connection, TransactionBehavior};
 use semel_core::clock::{Clock, Timestamp};
 use semel_core::message::{Message, Topic};
@@ -463,14 +464,14 @@ async fn a_save_that_was_dropped_is_found_out_by_the_next() {
     let mut cursor = take(&outbox).await;
     assert_eq!(cursor.next(2).await.unwrap().len(), 2);
     let settled = [Settled::Sent, Settled::Sent];
+    // It cannot be answered at once.
+    let lock = disk.meddle();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
     let mut save: Pending<'_, Saved> = cursor.save(&settled);
     // Asked once, so that it is on its way, and then given up.
-    std::future::poll_fn(|context| {
-        let _ = save.as_mut().poll(context);
-        std::task::Poll::Ready(())
-    })
-    .await;
+    assert!(save.as_mut().now_or_never().is_none());
     drop(save);
+    lock.execute_batch("ROLLBACK").unwrap();
     assert_eq!(cursor.save(&settled).await.unwrap(), Saved::Kept);
     assert_eq!(texts(&mut cursor).await, ["2", "3"]);
     assert!(matches!(outbox.find(messages[2].id).await.unwrap(), Some(Found::Waiting(..))));
