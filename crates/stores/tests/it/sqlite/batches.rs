@@ -126,10 +126,14 @@ async fn a_caller_that_goes_away_does_no_harm() {
     let disk = Disk::new();
     let store = Arc::new(disk.open());
     let wish = request("cancelled");
+    // It cannot be answered at once.
+    let lock = disk.meddle();
+    lock.execute_batch("BEGIN IMMEDIATE").unwrap();
     {
         let mut call = store.claim(&wish);
         assert!(call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
+    lock.execute_batch("ROLLBACK").unwrap();
     // Queued behind it, so it was done.
     claim(&store, "another").await;
     let record = store.get(wish.operation.id()).await.unwrap().unwrap();
