@@ -82,12 +82,19 @@ fn an_operator_sees_and_accepts_a_restored_store() {
     let status = semel(&["store", "status", "--store", &url]);
     assert!(status.status.success(), "{}", text(&status.stderr));
     assert!(text(&status.stdout).contains("standing       open"));
-    std::fs::copy(&path, dir.path().join("backup")).expect("the file is copied");
+    // As docs/stores.md has it: with its log, which a program that has just ended may leave behind.
+    let (log, kept, kept_log) =
+        (dir.path().join("semel.db-wal"), dir.path().join("backup"), dir.path().join("backup-wal"));
+    std::fs::copy(&path, &kept).expect("the file is copied");
+    let has_log = log.exists() && std::fs::copy(&log, &kept_log).is_ok();
     work_and_close(&path);
-    for suffix in ["-wal", "-shm"] {
-        let _ = std::fs::remove_file(dir.path().join(format!("semel.db{suffix}")));
+    for left in [&log, &dir.path().join("semel.db-shm")] {
+        let _ = std::fs::remove_file(left);
     }
-    std::fs::copy(dir.path().join("backup"), &path).expect("the backup is put back");
+    std::fs::copy(&kept, &path).expect("the backup is put back");
+    if has_log {
+        std::fs::copy(&kept_log, &log).expect("its log is put back");
+    }
     let closed = semel(&["store", "status", "--store", &url]);
     assert_eq!(closed.status.code(), Some(3), "{}{}", text(&closed.stdout), text(&closed.stderr));
     assert!(text(&closed.stdout).contains("CLOSED"));
