@@ -1,5 +1,5 @@
-//! Lanes: claims and completions of many callers in one transaction of at most two statements. What a batch
-//! cannot answer plainly its caller asks [alone](super::step).
+//! Lanes: claims and completions of many callers in one transaction of one statement. What a batch cannot answer plainly
+//! its caller asks [alone](super::step).
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! One batch at the server: a transaction of at most two statements, sent whole, answered whole; and a
-//! look at what the claims met that were not granted.
+//! One batch at the server: a transaction of one statement, sent whole, answered whole; and a look at what the
+//! claims met that were not granted.
 
 use std::collections::HashMap;
 
@@ -51,23 +51,19 @@ pub(super) async fn fly(shared: &Shared, live: &Live, batch: &Batch) -> Result<L
     let claims = distinct(batch.claims.iter().map(|waiting| &waiting.call), Verb::operation);
     let completions = distinct(batch.completions.iter().map(|waiting| &waiting.call), Verb::operation);
     let (wishes, deeds, clock) = (Wishes::of(&claims), Deeds::of(&completions), shared.clock());
-    let (claim_sql, complete_sql) = (sql::claim(), sql::complete());
-    let (wishes, deeds) = (wishes.params(&clock), deeds.params(&clock));
-    let (claim, complete): (Statement<'_>, Statement<'_>) = ((&claim_sql, &wishes), (&complete_sql, &deeds));
-    // Claims first, in every batch: then no circle of batches waits for itself.
-    let (statements, crashes): (&[Statement<'_>], &'static [_]) =
-        match (claims.is_empty(), completions.is_empty()) {
-            (false, false) => (&[claim, complete], &[CLAIMING, COMPLETING]),
-            (false, true) => (&[claim], &[CLAIMING]),
-            _ => (&[complete], &[COMPLETING]),
-        };
-    let mut answers = live
-        .run(shared.call_timeout, Some(&shared.begin), statements, End::Commit(crashes))
-        .await?
-        .into_iter();
-    let claimed = if claims.is_empty() { None } else { answers.next() };
+    let [clock, wishes @ ..] = wishes.params(&clock);
+    let params: Vec<Param<'_>> = [clock].into_iter().chain(wishes).chain(deeds.params()).collect();
+    let crashes: &'static [_] = match (claims.is_empty(), completions.is_empty()) {
+        (false, false) => &[CLAIMING, COMPLETING],
+        (false, true) => &[CLAIMING],
+        _ => &[COMPLETING],
+    };
+    let fly = sql::fly();
+    let statements: Vec<Statement<'_>> = fly.iter().map(|sql| (&**sql, &params[..])).collect();
+    let begin = Some(shared.begin_flight.as_str());
+    let answers = live.run(shared.call_timeout, begin, &statements, End::Commit(crashes)).await?;
     // Committed: from here on an unreadable row is its caller's trouble alone.
-    Ok(Landed::of(claimed.unwrap_or_default(), answers.next().unwrap_or_default(), &completions))
+    Ok(Landed::of(answers.into_iter().flatten(), &completions))
 }
 
 /// One call per operation, in the order of ids: two batches that meet wait for each other in one
@@ -102,18 +98,20 @@ pub(super) async fn meet(
 }
 
 impl Landed {
-    fn of(claimed: Vec<Row>, completed: Vec<Row>, completions: &[(OperationId, &Complete)]) -> Self {
-        let granted = claimed.iter().filter_map(|row| Found::granted(row).ok());
-        let claims: HashMap<OperationId, Found> = granted.collect();
-        let lowest_token = claims.values().map(|found| found.fresh).min();
-        let highest_token = claims.values().map(|found| found.fresh).max();
-        let mut done: HashMap<OperationId, Complete> = HashMap::with_capacity(completed.len());
-        for id in completed.iter().filter_map(|row| row::id(row, 0).ok()) {
-            if let Ok(at) = completions.binary_search_by_key(&id, |(id, _)| *id) {
-                done.insert(id, completions[at].1.clone());
+    /// What comes back with a token was claimed, what comes back without one was completed.
+    fn of(rows: impl Iterator<Item = Row>, completions: &[(OperationId, &Complete)]) -> Self {
+        let mut claims = HashMap::new();
+        let mut completed = HashMap::with_capacity(completions.len());
+        for (id, found) in rows.filter_map(|row| Found::landed(&row).ok()) {
+            if let Some(granted) = found {
+                claims.insert(id, granted);
+            } else if let Ok(at) = completions.binary_search_by_key(&id, |(id, _)| *id) {
+                completed.insert(id, completions[at].1.clone());
             }
         }
-        Self { claims, completed: done, lowest_token, highest_token }
+        let tokens = || claims.values().map(|found: &Found| found.fresh);
+        let (lowest_token, highest_token) = (tokens().min(), tokens().max());
+        Self { claims, completed, lowest_token, highest_token }
     }
 
     /// Whether a claim of this operation was granted here.
@@ -157,9 +155,11 @@ impl Landed {
 }
 
 impl Found {
-    fn granted(row: &Row) -> Result<(OperationId, Self), Error> {
-        let (fresh, now) = (Token(get::<i64>(row, 1)? as u64), row::time(row, 2)?);
-        Ok((row::id(row, 0)?, Self { now, fresh, met: Met::Nothing }))
+    /// A row of `fly.sql`; `None` for a completion.
+    fn landed(row: &Row) -> Result<(OperationId, Option<Self>), Error> {
+        let id = row::id(row, 0)?;
+        let Some(fresh) = get::<Option<i64>>(row, 1)? else { return Ok((id, None)) };
+        Ok((id, Some(Self { now: row::time(row, 2)?, fresh: Token(fresh as u64), met: Met::Nothing })))
     }
 
     fn met(row: Row) -> Result<(OperationId, Self), Error> {
@@ -181,7 +181,7 @@ impl Found {
     }
 }
 
-/// Claims, column by column, for `claim.sql`.
+/// Claims, column by column, for `fly.sql`.
 struct Wishes<'a> {
     ids: Vec<&'a [u8]>,
     namespaces: Vec<&'a str>,
@@ -244,7 +244,7 @@ impl<'a> Wishes<'a> {
     }
 }
 
-/// Completions, column by column, for `complete.sql`.
+/// Completions, column by column, for `fly.sql`.
 struct Deeds<'a> {
     ids: Vec<&'a [u8]>,
     tokens: Vec<i64>,
@@ -262,9 +262,8 @@ impl<'a> Deeds<'a> {
         }
     }
 
-    fn params<'p>(&'p self, clock: &'p Option<i64>) -> [Param<'p>; 5] {
+    fn params(&self) -> [Param<'_>; 4] {
         [
-            (clock, Type::INT8),
             (&self.ids, Type::BYTEA_ARRAY),
             (&self.tokens, Type::INT8_ARRAY),
             (&self.nonces, Type::BYTEA_ARRAY),

@@ -79,8 +79,10 @@ struct Shared {
     horizon: Arc<Horizon>,
     verbs: Pool,
     chores: Pool,
-    /// How every transaction begins.
+    /// How a transaction begins.
     begin: String,
+    /// How that of a batch does.
+    begin_flight: String,
     batch_max: usize,
     connect_wait: Duration,
     call_timeout: Duration,
@@ -155,10 +157,13 @@ impl PostgresStore {
 impl Shared {
     fn new(connector: Arc<Connector>, horizon: Arc<Horizon>, options: &Options) -> Self {
         let pool = |size| Pool::new(connector.clone(), size, options.connect_wait);
+        let (statement_ms, lock_ms) =
+            (options.statement_timeout().as_millis(), options.lock_timeout.as_millis());
         Self {
             verbs: pool(options.connections),
             chores: pool(1),
-            begin: sql::begin(options.statement_timeout().as_millis(), options.lock_timeout.as_millis()),
+            begin: sql::begin(statement_ms, lock_ms),
+            begin_flight: sql::begin_flight(statement_ms, lock_ms),
             batch_max: options.batch_max,
             connect_wait: options.connect_wait,
             call_timeout: options.call_timeout,

@@ -33,8 +33,8 @@ pub(super) const FENCE_LOOK: &str = include_str!("sql/fence_look.sql");
 pub(super) const RESOLVE: &str = include_str!("sql/tx_resolve.sql");
 
 const BEGIN: &str = include_str!("sql/begin.sql");
-const CLAIM: &str = include_str!("sql/claim.sql");
-const COMPLETE: &str = include_str!("sql/complete.sql");
+const BEGIN_FLIGHT: &str = include_str!("sql/begin_flight.sql");
+const FLY: &str = include_str!("sql/fly.sql");
 const FRESH: &str = include_str!("sql/fresh.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
@@ -44,29 +44,31 @@ const TX_ENQUEUE: &str = include_str!("sql/tx_enqueue.sql");
 const TX_BEGIN: &str = include_str!("sql/tx_begin.sql");
 const TX_FINISH: &str = include_str!("sql/tx_finish.sql");
 
-pub(super) fn claim() -> Cow<'static, str> {
-    if mutant::on("pg-claim-overwrites") {
-        return broken(
-            body_of("semel_claim_many"),
-            "DO NOTHING",
-            "DO UPDATE SET token = excluded.token, nonce = excluded.nonce, lease_until = excluded.lease_until",
-        );
+/// What a batch does: one statement. For mutants two, the bodies of the functions it calls, one of them broken.
+pub(super) fn fly() -> Vec<Cow<'static, str>> {
+    let complete = |rule| vec![claim_body(), broken_in(complete_body(), rule, "")];
+    match () {
+        () if mutant::on("pg-claim-overwrites") => {
+            let overwrites = "DO UPDATE SET token = excluded.token, nonce = excluded.nonce, \
+                lease_until = excluded.lease_until";
+            vec![broken_in(claim_body(), "DO NOTHING", overwrites), complete_body()]
+        }
+        () if mutant::on("pg-complete-ignores-token") => complete("AND o.token = done.token"),
+        () if mutant::on("pg-complete-ignores-nonce") => complete("AND o.nonce = done.nonce"),
+        () if mutant::on("pg-complete-ignores-state") => complete("AND o.state = 1"),
+        () if mutant::on("pg-commit-not-durable") => vec![claim_body(), complete_body()],
+        () => vec![FLY.into()],
     }
-    CLAIM.into()
 }
 
-pub(super) fn complete() -> Cow<'static, str> {
-    let body = || body_of("semel_complete_many");
-    if mutant::on("pg-complete-ignores-token") {
-        return broken(body(), "AND o.token = done.token", "");
-    }
-    if mutant::on("pg-complete-ignores-nonce") {
-        return broken(body(), "AND o.nonce = done.nonce", "");
-    }
-    if mutant::on("pg-complete-ignores-state") {
-        return broken(body(), "AND o.state = 1", "");
-    }
-    COMPLETE.into()
+fn claim_body() -> Cow<'static, str> {
+    body_of("semel_claim_many").into()
+}
+
+/// With the parameters and the columns that `semel_fly` has.
+fn complete_body() -> Cow<'static, str> {
+    let alone = broken(body_of("semel_complete_many"), "$2, $3, $4, $5", "$17, $18, $19, $20");
+    broken_in(alone, "RETURNING o.id", "RETURNING o.id, NULL::bigint, NULL::bigint")
 }
 
 /// For mutants: the one statement of a function, which can be broken and run in its place.
@@ -156,6 +158,15 @@ pub(super) fn begin(statement_ms: u128, lock_ms: u128) -> String {
         true => broken(BEGIN, "replace(current_setting('synchronous_commit'), 'off', 'on')", "'off'"),
         false => BEGIN.into(),
     };
+    limited(&begin, statement_ms, lock_ms)
+}
+
+/// The same for a batch.
+pub(super) fn begin_flight(statement_ms: u128, lock_ms: u128) -> String {
+    limited(BEGIN_FLIGHT, statement_ms, lock_ms)
+}
+
+fn limited(begin: &str, statement_ms: u128, lock_ms: u128) -> String {
     format!(
         "{begin}SET LOCAL statement_timeout = {statement_ms};\n\
          SET LOCAL idle_in_transaction_session_timeout = {statement_ms};\n\
@@ -164,6 +175,10 @@ pub(super) fn begin(statement_ms: u128, lock_ms: u128) -> String {
 }
 
 pub(super) fn broken(sql: &'static str, rule: &str, without: &str) -> Cow<'static, str> {
+    broken_in(sql.into(), rule, without)
+}
+
+fn broken_in(sql: Cow<'static, str>, rule: &str, without: &str) -> Cow<'static, str> {
     assert!(sql.contains(rule), "a mutant breaks a rule that is not in the statement: {rule}");
     sql.replace(rule, without).into()
 }
