@@ -54,6 +54,11 @@ impl<'a> Work<'a> {
         self.writes
     }
 
+    /// Takes a token for nothing, so that the transaction writes something.
+    pub(super) fn spend_token(&mut self) {
+        self.mark.token = Token(self.mark.token.0 + 1);
+    }
+
     /// Writes the mark if it has moved. Once per transaction, however many tokens it gave.
     pub(super) fn save_mark(&self) -> Result<(), Fault> {
         if self.mark == self.found || mutant::on("sqlite-token-restarts") {

@@ -30,7 +30,7 @@ pub(super) fn run(shared: Arc<Shared>, queue: &Queue<Box<dyn Job>>, conn: Connec
     let _told = Worker(queue);
     connect::be_patient(shared.options.busy_timeout);
     let batch_max = shared.options.batch_max.max(1);
-    let mut writer = Writer { shared, conn: None };
+    let mut writer = Writer { shared, conn: None, in_doubt: false };
     writer.take_over(conn);
     let mut jobs: Vec<Box<dyn Job>> = Vec::with_capacity(batch_max);
     loop {
@@ -51,6 +51,9 @@ pub(super) fn run(shared: Arc<Shared>, queue: &Queue<Box<dyn Job>>, conn: Connec
 struct Writer {
     shared: Arc<Shared>,
     conn: Option<Connection>,
+    /// A COMMIT may have failed with its log whole, which the next recovery would believe. The next transaction that
+    /// commits a write goes over it.
+    in_doubt: bool,
 }
 
 impl Writer {
@@ -91,12 +94,12 @@ impl Writer {
         if let Err(fault) = self.shared.place.check() {
             return End::NotApplied(fault);
         }
-        let shared = self.shared.clone();
+        let (shared, in_doubt) = (self.shared.clone(), self.in_doubt);
         let conn = match self.connection() {
             Ok(conn) => conn,
             Err(fault) => return End::NotApplied(fault),
         };
-        let end = transact(conn, &shared, jobs);
+        let end = transact(conn, &shared, jobs, in_doubt);
         // SQLite may have rolled back by itself. A connection that cannot is of no more use, and
         // nor is one that failed for reasons of its own: the next batch gets a new one.
         let clean = conn.is_autocommit() || conn.execute_batch("ROLLBACK").is_ok();
@@ -109,6 +112,11 @@ impl Writer {
         if !clean || !healthy {
             self.conn = None;
         }
+        self.in_doubt = match &end {
+            End::Committed => false,
+            End::MaybeApplied(_) => true,
+            End::NotApplied(_) | End::Spoiled(_) => in_doubt,
+        };
         end
     }
 
@@ -149,7 +157,7 @@ thread_local! {
     static LOG_PAGES: Cell<u32> = const { Cell::new(0) };
 }
 
-fn transact(conn: &Connection, shared: &Shared, jobs: &mut [Box<dyn Job>]) -> End {
+fn transact(conn: &Connection, shared: &Shared, jobs: &mut [Box<dyn Job>], in_doubt: bool) -> End {
     let seen = shared.seen();
     let begun = execute(conn, "BEGIN IMMEDIATE").and_then(|()| Work::begin(conn, shared));
     let mut work = match begun {
@@ -171,6 +179,10 @@ fn transact(conn: &Connection, shared: &Shared, jobs: &mut [Box<dyn Job>]) -> En
             }
             job.refuse(fault.tell(shared.place.path()));
         }
+    }
+    if in_doubt && !mutant::on("sqlite-doubt-left-in-the-log") {
+        // Whatever the jobs answered, somebody may take it for proof that the doubtful ones did not happen.
+        work.spend_token();
     }
     commit(conn, shared, &work)
 }

@@ -3,6 +3,7 @@
 mod batches;
 mod crash;
 mod damage;
+mod doubt;
 mod fence;
 mod files;
 mod generations;

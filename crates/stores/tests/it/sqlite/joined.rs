@@ -17,7 +17,7 @@ use semel_stores::sqlite::tx::{self, Begun, Fate, Running};
 use super::*;
 
 /// A file with the store's tables and the application's.
-async fn shop() -> (Disk, SqliteStore, Fingerprinter) {
+pub(super) async fn shop() -> (Disk, SqliteStore, Fingerprinter) {
     let disk = Disk::new();
     let store = disk.open();
     disk.meddle()
@@ -30,34 +30,34 @@ async fn shop() -> (Disk, SqliteStore, Fingerprinter) {
     (disk, store, prints)
 }
 
-fn call(key: &str, print: Fingerprint) -> Call {
+pub(super) fn call(key: &str, print: Fingerprint) -> Call {
     let scope = Scope::new("shop", "alice", "charge").unwrap();
     Call::new(scope, key.parse().unwrap(), print, &Policy::default())
 }
 
-fn conn(disk: &Disk) -> Connection {
+pub(super) fn conn(disk: &Disk) -> Connection {
     let conn = disk.meddle();
     conn.busy_timeout(Duration::from_secs(30)).unwrap();
     conn
 }
 
-fn immediate(conn: &mut Connection) -> Transaction<'_> {
+pub(super) fn immediate(conn: &mut Connection) -> Transaction<'_> {
     conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap()
 }
 
-fn running(begun: Begun) -> Box<Running> {
+pub(super) fn running(begun: Begun) -> Box<Running> {
     match begun {
         Begun::Run(running) => running,
         other => panic!("it should run, not {other:?}"),
     }
 }
 
-fn charge(conn: &Connection) {
+pub(super) fn charge(conn: &Connection) {
     let changed = conn.execute("UPDATE account SET cents = cents - 2000 WHERE name = 'alice'", []).unwrap();
     assert_eq!(changed, 1);
 }
 
-fn charged(disk: &Disk) -> i64 {
+pub(super) fn charged(disk: &Disk) -> i64 {
     let cents: i64 = disk.meddle().query_row("SELECT cents FROM account", [], |row| row.get(0)).unwrap();
     (10_000 - cents) / 2000
 }
