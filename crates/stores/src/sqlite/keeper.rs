@@ -114,20 +114,10 @@ fn see(shared: &Shared, conn: &Connection) {
     }
 }
 
-/// Writes the witness if that is news to it. A witness that cannot be written weakens the notice of
-/// a restored copy; it is no reason to refuse work.
+/// Writes down how far the store has come.
 pub(super) fn save_witness(shared: &Shared, mark: Mark) {
-    if mutant::on("sqlite-witness-forgotten") {
-        return;
-    }
-    let fresh = Witness { store_id: shared.store_id, mark };
-    let is_known = |old: Witness| old.store_id == fresh.store_id && old.mark >= fresh.mark;
-    if matches!(Witness::load(&shared.witness), Ok(Some(old)) if is_known(old)) {
-        return;
-    }
-    if let Err(error) = fresh.save(&shared.witness) {
-        let witness = shared.witness.display();
-        tracing::warn!(%witness, %error, "the witness could not be written; a restored copy may go unnoticed");
+    if !mutant::on("sqlite-witness-forgotten") {
+        shared.witnesses.save(Witness { store_id: shared.store_id, mark });
     }
 }
 

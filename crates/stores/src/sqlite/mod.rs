@@ -10,7 +10,7 @@
 //!
 //! Beside the database `NAME` stand SQLite's own `NAME-wal` and `NAME-shm`, which belong to it, and
 //! `NAME-semel-witness`, which does not: it remembers how far the store had come, and must stay
-//! where it is when a backup is restored. Then the store opens and describes itself, and answers
+//! where it is when a backup is restored. (Where `NAME` is a symbolic link, one stands beside the file and one beside the link.) Then the store opens and describes itself, and answers
 //! nothing else until an operator acknowledges. The same goes for another database put in the place
 //! of the one the witness knows, or made anew because that one was deleted.
 //!
@@ -61,7 +61,7 @@ use place::Place;
 use queue::{Queue, Refused};
 use reader::{Question, Reader};
 use shared::{Shared, Standing};
-use witness::Witness;
+use witness::{Witness, Witnesses};
 use work::Work;
 
 /// Records the sweeper looks at in one transaction; claims go in between.
@@ -131,9 +131,9 @@ impl SqliteStore {
         migrate::run(&mut writer, &place, options.clock.now())?;
         let store = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?;
         let (reader, keeper) = (connect(Role::Reader)?, connect(Role::Keeper)?);
-        let witness = options.witness.clone().unwrap_or_else(|| place.beside("-semel-witness"));
-        let standing = standing(store.store_id, store.mark, Witness::load(&witness)?);
-        let shared = Arc::new(Shared::new(place, witness, options, &store, standing));
+        let witnesses = Witnesses::at(options.witness.as_deref(), || place.beside("-semel-witness"));
+        let standing = standing(store.store_id, store.mark, &witnesses.load()?);
+        let shared = Arc::new(Shared::new(place, witnesses, options, &store, standing));
         Self::start(shared, writer, reader, keeper)
     }
 
@@ -273,19 +273,17 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
 }
 
 /// What was seen of the database before it was opened.
-fn standing(store_id: [u8; 16], mark: Mark, witness: Option<Witness>) -> Standing {
-    match witness {
-        None => Standing { seen: mark, foreign: false },
-        Some(witness) if witness.store_id == store_id => {
-            Standing { seen: mark.max(witness.mark), foreign: false }
+fn standing(store_id: [u8; 16], mark: Mark, witnesses: &[Witness]) -> Standing {
+    witnesses.iter().fold(Standing { seen: mark, foreign: false }, |standing, witness| {
+        let Standing { seen, foreign } = standing;
+        if witness.store_id == store_id {
+            return Standing { seen: seen.max(witness.mark), foreign };
         }
         // Another database stood here, and nobody said that this one may take its place: it is
         // behind, whatever its own mark. One token further than both, so that it compares so.
-        Some(Witness { mark: other, .. }) => {
-            let token = Token(mark.token.max(other.token).0.saturating_add(1));
-            Standing { seen: Mark { epoch: mark.epoch.max(other.epoch), token }, foreign: true }
-        }
-    }
+        let token = Token(seen.token.max(witness.mark.token).0.saturating_add(1));
+        Standing { seen: Mark { epoch: seen.epoch.max(witness.mark.epoch), token }, foreign: true }
+    })
 }
 
 impl EffectStore for SqliteStore {

@@ -11,6 +11,9 @@ use super::error::Fault;
 
 /// The path of a database and the file found there when it was opened.
 pub(super) struct Place {
+    /// As it was named, which may be by a link.
+    name: PathBuf,
+    /// Where the file itself is: what SQLite calls its path, and beside which it keeps its log.
     path: PathBuf,
     found: Identity,
 }
@@ -22,13 +25,15 @@ impl Place {
     /// Makes the file if there is none.
     pub(super) fn at(path: &Path) -> Result<Self, Error> {
         // Absolute: the working directory may change, and SQLite reads some relative names as URIs.
-        let path = std::path::absolute(path).map_err(|error| {
+        let name = std::path::absolute(path).map_err(|error| {
             let text = format!("`{}` is no path a database can have: {error}", path.display());
             Error::new(Kind::Misconfigured, text)
         })?;
-        create(&path).map_err(|error| explain(&path, error))?;
-        let found = identity(&path).map_err(|error| explain(&path, error))?;
-        Ok(Self { path, found })
+        create(&name).map_err(|error| explain(&name, error))?;
+        let found = identity(&name).map_err(|error| explain(&name, error))?;
+        // Whoever joins a transaction knows no other name.
+        let path = fs::canonicalize(&name).map_err(|error| explain(&name, error))?;
+        Ok(Self { name, path, found })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -40,11 +45,27 @@ impl Place {
         identity(path).is_ok_and(|now| now == self.found)
     }
 
-    /// The path with something after its name.
-    pub(super) fn beside(&self, suffix: &str) -> PathBuf {
-        let mut path = self.path.clone().into_os_string();
-        path.push(suffix);
-        path.into()
+    /// The path with something after its name; and the same beside a link by which the file was named, which may lead
+    /// to another file the next time.
+    pub(super) fn beside(&self, suffix: &str) -> Vec<PathBuf> {
+        let with = |path: &Path| {
+            let mut path = path.as_os_str().to_owned();
+            path.push(suffix);
+            PathBuf::from(path)
+        };
+        if mutant::on("sqlite-witness-beside-the-link-alone") {
+            return vec![with(&self.name)];
+        }
+        let mut all = vec![with(&self.path)];
+        // A link in front of the last name leads to the same directory.
+        let directory = self.name.parent().and_then(|directory| fs::canonicalize(directory).ok());
+        let named = directory.zip(self.name.file_name()).map(|(directory, name)| directory.join(name));
+        if let Some(named) = named.filter(|named| *named != self.path)
+            && !mutant::on("sqlite-witness-beside-the-file-alone")
+        {
+            all.push(with(&named));
+        }
+        all
     }
 
     /// Refuses when the file is gone or another one is there. SQLite would go on with a file that
@@ -52,7 +73,13 @@ impl Place {
     ///
     /// By name only: opening and closing the file here would drop the locks of this process.
     pub(super) fn check(&self) -> Result<(), Fault> {
-        match identity(&self.path) {
+        self.check_at(&self.path)?;
+        // A link may have come to lead elsewhere.
+        if self.name == self.path { Ok(()) } else { self.check_at(&self.name) }
+    }
+
+    fn check_at(&self, path: &Path) -> Result<(), Fault> {
+        match identity(path) {
             Ok(now) if now == self.found || mutant::on("sqlite-replaced-unnoticed") => Ok(()),
             Ok(_) => Err(Fault::displaced("another file is there")),
             Err(error) => Err(Fault::displaced(error.to_string())),

@@ -1,6 +1,5 @@
 //! What the threads of a store have in common.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use super::Options;
 use super::generations::Generations;
 use super::place::Place;
 use super::reader::Description;
+use super::witness::Witnesses;
 
 /// The log is moved into the database file whenever it has grown by this many pages. Few: SQLite
 /// syncs the file only after a pass that no commit overtook, and what has not been synced by then
@@ -22,7 +22,7 @@ pub(super) const CHECKPOINT_EVERY_PAGES: u32 = 128;
 /// One per open store.
 pub(super) struct Shared {
     pub(super) place: Place,
-    pub(super) witness: PathBuf,
+    pub(super) witnesses: Witnesses,
     pub(super) options: Options,
     pub(super) store_id: [u8; 16],
     pub(super) bell: Bell,
@@ -44,14 +44,14 @@ pub(super) struct Standing {
 impl Shared {
     pub(super) fn new(
         place: Place,
-        witness: PathBuf,
+        witnesses: Witnesses,
         options: Options,
         store: &Description,
         standing: Standing,
     ) -> Self {
         Self {
             place,
-            witness,
+            witnesses,
             options,
             store_id: store.store_id,
             bell: Bell::default(),

@@ -8,7 +8,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::Token;
@@ -60,6 +60,36 @@ impl Witness {
         match path.parent() {
             Some(directory) => File::open(directory)?.sync_all(),
             None => Ok(()),
+        }
+    }
+}
+
+/// Where a database is witnessed: mostly one file, and two where the database was named by a link.
+pub(super) struct Witnesses(Vec<PathBuf>);
+
+impl Witnesses {
+    /// The one that was chosen, or those beside the database.
+    pub(super) fn at(chosen: Option<&Path>, beside: impl FnOnce() -> Vec<PathBuf>) -> Self {
+        Self(chosen.map_or_else(beside, |path| vec![path.to_owned()]))
+    }
+
+    /// All there are. One that speaks of another store counts as much as one that is further.
+    pub(super) fn load(&self) -> Result<Vec<Witness>, Error> {
+        self.0.iter().filter_map(|path| Witness::load(path).transpose()).collect()
+    }
+
+    /// Writes those to which it is news. One that cannot be written weakens the notice of a restored copy; it is no
+    /// reason to refuse work.
+    pub(super) fn save(&self, fresh: Witness) {
+        let is_known = |old: Witness| old.store_id == fresh.store_id && old.mark >= fresh.mark;
+        for path in &self.0 {
+            if matches!(Witness::load(path), Ok(Some(old)) if is_known(old)) {
+                continue;
+            }
+            if let Err(error) = fresh.save(path) {
+                let witness = path.display();
+                tracing::warn!(%witness, %error, "the witness could not be written; a restored copy may go unnoticed");
+            }
         }
     }
 }

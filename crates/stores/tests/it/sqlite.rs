@@ -8,6 +8,7 @@ mod fence;
 mod files;
 mod generations;
 mod joined;
+mod links;
 mod outbox;
 mod restore;
 mod rig;

@@ -41,7 +41,7 @@ use tokio::sync::oneshot;
 use super::connect::{self, Role};
 use super::place::Place;
 use super::queue::{Queue, Refused};
-use super::witness::Witness;
+use super::witness::{Witness, Witnesses};
 use super::{migrate, reader, spawn};
 use hand::{Done, Hand, Job, Lasting, LoseAnswer};
 use settle::Judgement;
@@ -82,7 +82,7 @@ impl Default for Options {
 /// What the threads of an outbox have in common.
 struct Shared {
     place: Place,
-    witness: PathBuf,
+    witnesses: Witnesses,
     options: Options,
     facts: Facts,
     lose_answer: LoseAnswer,
@@ -118,9 +118,10 @@ impl SqliteOutbox {
         migrate::run(&mut writer, &place, options.clock.now())?;
         let store_id = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?.store_id;
         let lanes = lanes(&writer, &place, options.lanes)?;
-        let witness = options.witness.clone().unwrap_or_else(|| place.beside("-semel-outbox-witness"));
+        let witnesses = Witnesses::at(options.witness.as_deref(), || place.beside("-semel-outbox-witness"));
         let facts = Facts { engine: "sqlite", store_id, lanes };
-        let shared = Arc::new(Shared { place, witness, options, facts, lose_answer: LoseAnswer::default() });
+        let shared =
+            Arc::new(Shared { place, witnesses, options, facts, lose_answer: LoseAnswer::default() });
         Self::start(shared, reader, writer)
     }
 
@@ -230,22 +231,25 @@ impl Drop for Desk {
 impl Hand {
     /// Why no lane is given out, if so: the database is behind what was seen of it.
     fn stopped(&self, found: Mark) -> Result<Option<String>, Error> {
-        let Shared { place, facts, witness, .. } = &*self.shared;
+        let Shared { place, facts, witnesses, .. } = &*self.shared;
         let at = place.path().display();
-        let seen = match Witness::load(witness)? {
-            Some(seen) if !mutant::on("sqlite-outbox-restore-unnoticed") => seen,
-            _ => return Ok(None),
+        let seen = witnesses.load()?;
+        let Some(seen) =
+            seen.iter().find(|seen| seen.store_id != facts.store_id || found.is_behind(seen.mark))
+        else {
+            return Ok(None);
         };
+        if mutant::on("sqlite-outbox-restore-unnoticed") {
+            return Ok(None);
+        }
         let what = if seen.store_id != facts.store_id {
             "is not the one that was used at this place before".to_owned()
-        } else if found.is_behind(seen.mark) {
+        } else {
             format!(
                 "was restored from an older state: its outbox is at epoch {}, message {}, and was seen at \
                  epoch {}, message {}",
                 found.epoch, found.token, seen.mark.epoch, seen.mark.token
             )
-        } else {
-            return Ok(None);
         };
         Ok(Some(format!(
             "the database {at} {what}; what waits in it may have been published already. Rebase to publish it \
@@ -264,13 +268,9 @@ impl Hand {
         }
     }
 
-    /// A witness that cannot be written weakens the notice of a restored copy; it is no reason to refuse work.
     fn remember_at(&mut self, mark: Mark) {
-        let Shared { facts, witness, .. } = &*self.shared;
-        if let Err(error) = (Witness { store_id: facts.store_id, mark }).save(witness) {
-            let witness = witness.display();
-            tracing::warn!(%witness, %error, "the witness could not be written; a restored copy may go unnoticed");
-        }
+        let Shared { facts, witnesses, .. } = &*self.shared;
+        witnesses.save(Witness { store_id: facts.store_id, mark });
     }
 }
 
@@ -348,7 +348,7 @@ impl Outbox for SqliteOutbox {
         let by = by[..by.floor_char_boundary(OPERATOR_BYTES_MAX)].to_owned();
         Box::pin(self.0.write(move |hand| {
             let now = hand.shared.options.clock.now();
-            let seen = Witness::load(&hand.shared.witness)?.map_or(Mark::default(), |witness| witness.mark);
+            let seen = hand.shared.witnesses.load()?.iter().map(|seen| seen.mark).max().unwrap_or_default();
             let (mark, count) = hand.change(Lasting::Disk, |conn| settle::rebase(conn, seen, &by, now))?;
             hand.remember_at(mark);
             Ok(count)

@@ -146,7 +146,7 @@ pub fn begin(transaction: &Connection, call: &Call) -> Result<Begun, Error> {
     let path = transaction.path().unwrap_or_default();
     let witness = Witness::load(&PathBuf::from(format!("{path}-semel-witness")))?;
     begin_with(transaction, call, Arc::new(SystemClock), None, |store_id, found| {
-        standing(store_id, found, witness).seen
+        standing(store_id, found, witness.as_slice()).seen
     })
 }
 
