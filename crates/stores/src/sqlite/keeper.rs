@@ -100,14 +100,31 @@ fn shorten_log(shared: &Shared, conn: &Connection, before: u32) -> u32 {
     length
 }
 
-/// Remembers how far the store has come, unless it went back: then the witness must not follow.
+/// Remembers how far the store has come. While it is behind, the witness says that instead, so that others hear of it
+/// and this process after a restart.
 fn see(shared: &Shared, conn: &Connection) {
     let seen = shared.seen();
     let displaced = shared.place.check().is_err();
     match super::reader::describe(conn) {
-        Ok(store) if store.store_id == shared.store_id && !displaced && !store.mark.is_behind(seen) => {
-            shared.has_come_to(store.mark);
-            save_witness(shared, store.mark);
+        Ok(store) if store.store_id == shared.store_id && !displaced => {
+            if let Some(from) =
+                shared.witnesses.behind(store.store_id).filter(|from| from.epoch >= store.mark.epoch)
+            {
+                shared.is_said_behind(from);
+            }
+            match shared.judge(seen, store.mark) {
+                Ok(()) => {
+                    shared.has_come_to(store.mark);
+                    save_witness(shared, store.mark);
+                }
+                Err(went_back) if !went_back.behind.foreign && !mutant::on("sqlite-behind-unwritten") => {
+                    let behind =
+                        Witness { store_id: store.store_id, mark: went_back.behind.from, behind: true };
+                    shared.witnesses.save(behind);
+                }
+                // What it speaks of is another store, and keeps this one closed.
+                Err(_) => {}
+            }
         }
         Ok(_) => {}
         Err(fault) => tracing::warn!(database = %at(shared), %fault, "the store could not be looked at"),
@@ -117,7 +134,7 @@ fn see(shared: &Shared, conn: &Connection) {
 /// Writes down how far the store has come.
 pub(super) fn save_witness(shared: &Shared, mark: Mark) {
     if !mutant::on("sqlite-witness-forgotten") {
-        shared.witnesses.save(Witness { store_id: shared.store_id, mark });
+        shared.witnesses.save(Witness { store_id: shared.store_id, mark, behind: false });
     }
 }
 

@@ -30,6 +30,7 @@ mod queue;
 mod reader;
 mod row;
 mod shared;
+mod standing;
 mod subject_keys;
 pub mod tx;
 mod witness;
@@ -60,8 +61,9 @@ use job::{Job, Task};
 use place::Place;
 use queue::{Queue, Refused};
 use reader::{Question, Reader};
-use shared::{Shared, Standing};
-use witness::{Witness, Witnesses};
+use shared::Shared;
+use standing::Standing;
+use witness::Witnesses;
 use work::Work;
 
 /// Records the sweeper looks at in one transaction; claims go in between.
@@ -132,7 +134,7 @@ impl SqliteStore {
         let store = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?;
         let (reader, keeper) = (connect(Role::Reader)?, connect(Role::Keeper)?);
         let witnesses = Witnesses::at(options.witness.as_deref(), || place.beside("-semel-witness"));
-        let standing = standing(store.store_id, store.mark, &witnesses.load()?);
+        let standing = Standing::at_open(store.store_id, store.mark, &witnesses.load()?);
         let shared = Arc::new(Shared::new(place, witnesses, options, &store, standing));
         Self::start(shared, writer, reader, keeper)
     }
@@ -269,20 +271,6 @@ fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<(
             "the system has no thread to give for the database; raise the limit of threads",
         )
         .because(error)
-    })
-}
-
-/// What was seen of the database before it was opened.
-fn standing(store_id: [u8; 16], mark: Mark, witnesses: &[Witness]) -> Standing {
-    witnesses.iter().fold(Standing { seen: mark, foreign: false }, |standing, witness| {
-        let Standing { seen, foreign } = standing;
-        if witness.store_id == store_id {
-            return Standing { seen: seen.max(witness.mark), foreign };
-        }
-        // Another database stood here, and nobody said that this one may take its place: it is
-        // behind, whatever its own mark. One token further than both, so that it compares so.
-        let token = Token(seen.token.max(witness.mark.token).0.saturating_add(1));
-        Standing { seen: Mark { epoch: seen.epoch.max(witness.mark.epoch), token }, foreign: true }
     })
 }
 

@@ -84,14 +84,14 @@ impl Reader {
 
     /// What the store says of itself, also when it went back.
     pub(super) fn status(&mut self) -> Result<Status, Error> {
-        let seen = self.shared.seen();
+        let (shared, seen) = (self.shared.clone(), self.shared.seen());
         self.ask(|conn| {
             let snapshot = conn.unchecked_transaction()?;
             let Description { store_id, mark, .. } = describe(&snapshot)?;
             let mut statement = snapshot.prepare_cached(include_str!("sql/hash_keys.sql"))?;
             let keys = statement.query_map([], |row| Ok(HashKey::new(row.get(0)?, row.get(1)?)))?;
             let hash_keys = keys.collect::<Result<_, _>>()?;
-            let went_back_from = mark.is_behind(seen).then_some(seen);
+            let went_back_from = shared.judge(seen, mark).err().map(|went_back| went_back.behind.from);
             Ok(Status { store_id, mark, went_back_from, hash_keys })
         })
     }
@@ -100,10 +100,10 @@ impl Reader {
     fn look<T>(&mut self, read: impl FnOnce(&Connection) -> Result<(Mark, T), Fault>) -> Result<T, Error> {
         let seen = self.shared.seen();
         let (mark, found) = self.ask(read)?;
-        if mark.is_behind(seen) && !mutant::on("sqlite-reads-after-restore") {
-            return Err(self.shared.went_back(mark));
+        match self.shared.judge(seen, mark) {
+            Err(went_back) if !mutant::on("sqlite-reads-after-restore") => Err(self.shared.tell(went_back)),
+            _ => Ok(found),
         }
-        Ok(found)
     }
 
     fn ask<T>(&mut self, read: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Error> {

@@ -1,7 +1,7 @@
 //! What the threads of a store have in common.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use semel_core::error::{Error, Kind};
@@ -11,6 +11,7 @@ use super::Options;
 use super::generations::Generations;
 use super::place::Place;
 use super::reader::Description;
+use super::standing::{Behind, Standing};
 use super::witness::Witnesses;
 
 /// The log is moved into the database file whenever it has grown by this many pages. Few: SQLite
@@ -33,12 +34,11 @@ pub(super) struct Shared {
     pub(super) finish_log: AtomicBool,
 }
 
-/// What was seen of the store, by this process or by its witness.
+/// The database is behind what was seen of it.
 #[derive(Clone, Copy)]
-pub(super) struct Standing {
-    pub(super) seen: Mark,
-    /// The witness speaks of another database.
-    pub(super) foreign: bool,
+pub(super) struct WentBack {
+    found: Mark,
+    pub(super) behind: Behind,
 }
 
 impl Shared {
@@ -65,30 +65,40 @@ impl Shared {
     /// The furthest mark seen. Ask before reading the database's own: that one only grows, so a
     /// snapshot taken later and yet behind has gone back.
     pub(super) fn seen(&self) -> Mark {
-        self.standing().seen
+        let Standing { seen, behind } = *self.standing();
+        behind.map_or(seen, |behind| seen.max(behind.from))
+    }
+
+    /// Judges a mark that was found, by what had been seen before it was looked for. The error says why nothing is
+    /// answered while the database is behind.
+    pub(super) fn judge(&self, seen_before: Mark, found: Mark) -> Result<(), WentBack> {
+        match self.standing().judge(seen_before, found) {
+            None => Ok(()),
+            Some(behind) => Err(WentBack { found, behind }),
+        }
     }
 
     /// A mark was found in the database or committed to it. Never called for what was not.
     pub(super) fn has_come_to(&self, mark: Mark) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if mark >= standing.seen {
-            *standing = Standing { seen: mark, foreign: false };
-        }
-        drop(standing);
+        self.standing().has_come_to(mark);
         if self.generations.can_learn(mark) {
             self.bell.ring();
         }
     }
 
-    /// Why nothing is answered while the database is behind.
-    pub(super) fn went_back(&self, found: Mark) -> Error {
-        let Standing { seen, foreign } = self.standing();
+    /// Somebody else found the store behind this mark.
+    pub(super) fn is_said_behind(&self, from: Mark) {
+        self.standing().fall_behind(from, false);
+    }
+
+    /// What is said while the database is behind.
+    pub(super) fn tell(&self, WentBack { found, behind: Behind { from, foreign } }: WentBack) -> Error {
         let at = self.place.path().display();
         let what = match foreign {
             true => "is not the one that was used at this place before".to_owned(),
             false => format!(
                 "was restored from an older state: it is at epoch {}, token {}, and was seen at epoch {}, token {}",
-                found.epoch, found.token, seen.epoch, seen.token
+                found.epoch, found.token, from.epoch, from.token
             ),
         };
         let text = format!(
@@ -110,8 +120,8 @@ impl Shared {
         self.checkpoint_at.store(pages.saturating_add(CHECKPOINT_EVERY_PAGES), Ordering::Relaxed);
     }
 
-    fn standing(&self) -> Standing {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

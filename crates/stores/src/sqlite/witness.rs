@@ -22,6 +22,8 @@ const HEAD: &str = "semel witness 1";
 pub(super) struct Witness {
     pub(super) store_id: [u8; 16],
     pub(super) mark: Mark,
+    /// The store was found behind this mark, and nobody has accepted that. Earlier builds do not read it.
+    pub(super) behind: bool,
 }
 
 impl Witness {
@@ -47,8 +49,9 @@ impl Witness {
     /// it the new one.
     pub(super) fn save(&self, path: &Path) -> io::Result<()> {
         let Mark { epoch, token } = self.mark;
+        let behind = if self.behind { "behind\n" } else { "" };
         let id: String = self.store_id.iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = format!("{HEAD}\nstore {id}\nepoch {epoch}\ntoken {token}\n");
+        let text = format!("{HEAD}\nstore {id}\nepoch {epoch}\ntoken {token}\n{behind}");
         // A name nobody else writes to: processes and handles may share the database.
         static SAVES: AtomicU64 = AtomicU64::new(0);
         let mut fresh = path.as_os_str().to_owned();
@@ -73,6 +76,15 @@ impl Witnesses {
         Self(chosen.map_or_else(beside, |path| vec![path.to_owned()]))
     }
 
+    /// Where somebody found the store behind and nobody accepted that, if so.
+    pub(super) fn behind(&self, store_id: [u8; 16]) -> Option<Mark> {
+        let found = self.load().unwrap_or_default().into_iter();
+        found
+            .filter(|witness| witness.store_id == store_id && witness.behind)
+            .map(|witness| witness.mark)
+            .max()
+    }
+
     /// All there are. One that speaks of another store counts as much as one that is further.
     pub(super) fn load(&self) -> Result<Vec<Witness>, Error> {
         self.0.iter().filter_map(|path| Witness::load(path).transpose()).collect()
@@ -81,7 +93,13 @@ impl Witnesses {
     /// Writes those to which it is news. One that cannot be written weakens the notice of a restored copy; it is no
     /// reason to refuse work.
     pub(super) fn save(&self, fresh: Witness) {
-        let is_known = |old: Witness| old.store_id == fresh.store_id && old.mark >= fresh.mark;
+        let is_known = |old: Witness| {
+            let is_accepted = old.mark.epoch > fresh.mark.epoch;
+            let is_old_news = old.mark >= fresh.mark && (old.behind || !fresh.behind || is_accepted);
+            // Somebody found it behind, and this says nothing of a later epoch.
+            let is_closed = old.behind && !fresh.behind && fresh.mark.epoch <= old.mark.epoch;
+            old.store_id == fresh.store_id && (is_old_news || is_closed)
+        };
         for path in &self.0 {
             if matches!(Witness::load(path), Ok(Some(old)) if is_known(old)) {
                 continue;
@@ -102,7 +120,8 @@ fn parse(text: &str) -> Option<Witness> {
     let store_id = bytes(lines.next()?.strip_prefix("store ")?)?;
     let epoch = lines.next()?.strip_prefix("epoch ")?.parse().ok()?;
     let token = Token(lines.next()?.strip_prefix("token ")?.parse().ok()?);
-    Some(Witness { store_id, mark: Mark { epoch, token } })
+    let behind = lines.next() == Some("behind");
+    Some(Witness { store_id, mark: Mark { epoch, token }, behind })
 }
 
 fn bytes(hex: &str) -> Option<[u8; 16]> {
@@ -125,7 +144,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("w");
         assert_eq!(Witness::load(&path).unwrap(), None);
-        let seen = Witness { store_id: [0xa5; 16], mark: Mark { epoch: 3, token: Token(u64::MAX) } };
+        let mark = Mark { epoch: 3, token: Token(u64::MAX) };
+        let closed = Witness { store_id: [0xa5; 16], mark, behind: true };
+        closed.save(&path).unwrap();
+        assert_eq!(Witness::load(&path).unwrap(), Some(closed));
+        let seen = Witness { behind: false, ..closed };
         seen.save(&path).unwrap();
         assert_eq!(Witness::load(&path).unwrap(), Some(seen));
         let whole = fs::read_to_string(&path).unwrap();

@@ -164,10 +164,12 @@ fn transact(conn: &Connection, shared: &Shared, jobs: &mut [Box<dyn Job>], in_do
         Ok(work) => work,
         Err(fault) => return End::NotApplied(fault),
     };
-    let is_behind = work.found().is_behind(seen);
+    let judged = shared.judge(seen, work.found());
     for job in jobs.iter_mut() {
-        if is_behind && job.needs_sound_store() {
-            job.refuse(shared.went_back(work.found()));
+        if let Err(went_back) = judged
+            && job.needs_sound_store()
+        {
+            job.refuse(shared.tell(went_back));
             continue;
         }
         let before = work.writes();

@@ -270,7 +270,7 @@ impl Hand {
 
     fn remember_at(&mut self, mark: Mark) {
         let Shared { facts, witnesses, .. } = &*self.shared;
-        witnesses.save(Witness { store_id: facts.store_id, mark });
+        witnesses.save(Witness { store_id: facts.store_id, mark, behind: false });
     }
 }
 

@@ -53,7 +53,6 @@ use semel_core::error::{Error, Kind};
 use semel_core::joined::{self, Call, Committed};
 use semel_core::outbox;
 use semel_core::record::{Moment, Record, State};
-use semel_core::store::Mark;
 use semel_core::{
     Clock, Message, Nonce, Operation, OperationId, Outcome, Refusal, SystemClock, Timestamp, Token, attempt,
     mutant,
@@ -64,8 +63,9 @@ use super::generations::{Generations, Span};
 use super::outbox::{enqueue_at, must_be_in_transaction, must_sync, tell};
 use super::reader::Description;
 use super::shared::Shared;
+use super::standing::Standing;
 use super::witness::Witness;
-use super::{SqliteStore, reader, row, standing};
+use super::{SqliteStore, reader, row};
 use crate::crash;
 
 /// What came of beginning.
@@ -145,8 +145,8 @@ pub enum Fate {
 pub fn begin(transaction: &Connection, call: &Call) -> Result<Begun, Error> {
     let path = transaction.path().unwrap_or_default();
     let witness = Witness::load(&PathBuf::from(format!("{path}-semel-witness")))?;
-    begin_with(transaction, call, Arc::new(SystemClock), None, |store_id, found| {
-        standing(store_id, found, witness.as_slice()).seen
+    begin_with(transaction, call, Arc::new(SystemClock), None, |store| {
+        Standing::at_open(store.store_id, store.mark, witness.as_slice()).behind.is_none()
     })
 }
 
@@ -159,10 +159,13 @@ impl SqliteStore {
         let is_here = transaction.path().is_some_and(|path| place.is_at(Path::new(path)))
             || mutant::on("sqlite-filter-of-another-file");
         let known = Some(generations).filter(|_| is_here);
-        begin_with(transaction, call, options.clock.clone(), known, |store_id, found| {
+        begin_with(transaction, call, options.clock.clone(), known, |store| {
+            let is_sound = match is_here {
+                true => self.shared.judge(seen, store.mark).is_ok(),
+                false => !store.mark.is_behind(seen),
+            };
             // Another file is certainly not the one that was seen.
-            let next = Mark { token: Token(found.token.0.saturating_add(1)), ..found };
-            if store_id == self.shared.store_id { seen } else { next }
+            store.store_id == self.shared.store_id && is_sound
         })
     }
 }
@@ -172,13 +175,13 @@ fn begin_with(
     call: &Call,
     clock: Arc<dyn Clock>,
     generations: Option<&Generations>,
-    seen: impl FnOnce([u8; 16], Mark) -> Mark,
+    is_sound: impl FnOnce(&Description) -> bool,
 ) -> Result<Begun, Error> {
     call.check()?;
     must_hold_write_lock(conn)?;
     must_sync(conn)?;
     let store = reader::describe(conn).map_err(|fault| tell(conn, &fault))?;
-    if store.mark.is_behind(seen(store.store_id, store.mark)) {
+    if !is_sound(&store) {
         let text = "the database was restored from an older state, or is not the one that was used here before; \
                     reconcile, then acknowledge the restore (semel store acknowledge --by NAME)";
         return Err(Error::new(Kind::WentBack, text));

@@ -112,3 +112,64 @@ async fn a_witness_may_be_kept_elsewhere() {
     let store = SqliteStore::open_with(disk.path(), options()).unwrap();
     refused(store.claim(&request("seen")).await, Kind::WentBack);
 }
+
+/// As far as a file can be put back under an open store without its name or its index telling.
+fn forget_after(disk: &Disk, token: u64) {
+    let sql = format!(
+        "BEGIN IMMEDIATE; DELETE FROM semel_operation WHERE token > {token};
+         UPDATE semel_meta SET token = {token}; COMMIT"
+    );
+    disk.meddle().execute_batch(&sql).unwrap();
+}
+
+// G-13
+#[tokio::test]
+async fn a_store_once_found_behind_stays_closed_however_far_others_take_it() {
+    let (disk, elsewhere) = (Disk::new(), Disk::new());
+    let store = disk.open();
+    for n in 0..10 {
+        claim(&store, &format!("first-{n}")).await;
+    }
+    forget_after(&disk, 5);
+    refused(store.claim(&request("first-9")).await, Kind::WentBack);
+    // One that has seen less goes on.
+    let options = Options { witness: Some(elsewhere.witness()), ..Options::default() };
+    let other = SqliteStore::open_with(disk.path(), options).unwrap();
+    for n in 0..10 {
+        claim(&other, &format!("second-{n}")).await;
+    }
+    let closed = async |store: &SqliteStore| {
+        refused(store.claim(&request("first-9")).await, Kind::WentBack);
+        refused(store.get(request("first-9").operation.id()).await, Kind::WentBack);
+        assert_eq!(store.status().await.unwrap().went_back_from.unwrap().token, Token(10));
+    };
+    closed(&store).await;
+    store.close().await;
+    let store = disk.open();
+    closed(&store).await;
+    other.acknowledge_restore("ops").await.unwrap();
+    claim(&store, "first-9").await;
+    store.close().await;
+    let store = disk.open();
+    assert_eq!(store.status().await.unwrap().went_back_from, None, "accepted for good");
+}
+
+// G-13
+#[tokio::test]
+async fn a_database_in_the_place_of_another_is_not_opened_by_what_others_claim() {
+    let (disk, elsewhere) = (Disk::new(), Disk::new());
+    let store = disk.open();
+    claim(&store, "mine").await;
+    store.close().await;
+    fs::remove_file(disk.path()).unwrap();
+    let store = disk.open();
+    refused(store.claim(&request("mine")).await, Kind::WentBack);
+    let options = Options { witness: Some(elsewhere.witness()), ..Options::default() };
+    let other = SqliteStore::open_with(disk.path(), options).unwrap();
+    for n in 0..5 {
+        claim(&other, &format!("theirs-{n}")).await;
+    }
+    refused(store.claim(&request("mine")).await, Kind::WentBack);
+    store.close().await;
+    refused(disk.open().claim(&request("mine")).await, Kind::WentBack);
+}
