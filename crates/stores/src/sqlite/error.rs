@@ -69,6 +69,11 @@ impl Fault {
         matches!(self.primary(), ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL)
     }
 
+    /// Whether what was opened is not there any more.
+    pub(super) fn is_displaced(&self) -> bool {
+        self.code == ffi::SQLITE_READONLY_DBMOVED
+    }
+
     /// Whether others held a lock.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self.primary(), ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED)

@@ -18,6 +18,7 @@ use semel_core::store::Mark;
 use semel_core::{OperationId, Record, Token, mutant};
 
 use super::error::Fault;
+use super::reader::Description;
 use super::{reader, row};
 
 /// Bits of the filter per record. With six of them set for each, about one id in 250 is looked for in a generation that does
@@ -70,6 +71,7 @@ impl Span {
 
 /// Finds records by their id.
 pub(super) struct Generations {
+    store_id: [u8; 16],
     span: Span,
     known: RwLock<Known>,
     /// The newest generation when there was nothing more to learn.
@@ -191,8 +193,9 @@ impl Block {
 }
 
 impl Generations {
-    pub(super) fn new(span: Span) -> Self {
-        Self { span, known: RwLock::default(), newest: AtomicI64::new(0), sparse: Mutex::default() }
+    pub(super) fn new(store: &Description) -> Self {
+        let Description { store_id, span, .. } = *store;
+        Self { store_id, span, known: RwLock::default(), newest: AtomicI64::new(0), sparse: Mutex::default() }
     }
 
     pub(super) fn span(&self) -> Span {
@@ -287,7 +290,7 @@ impl<'a> Learner<'a> {
     /// what is not known is looked for everywhere.
     pub(super) fn learn(&mut self, conn: &Connection) -> Result<bool, Fault> {
         let snapshot = conn.unchecked_transaction()?;
-        let mark = reader::mark(&snapshot)?;
+        let mark = reader::mark(&snapshot, self.generations.store_id)?;
         let newest = self.generations.span.of(mark.token)?;
         // Also after an error: it is tried again when somebody looks around, and not at every commit.
         self.generations.newest.store(newest, Ordering::Relaxed);
@@ -372,7 +375,7 @@ impl<'a> Learner<'a> {
         let Some(generation) = next else { return Ok(()) };
         self.looked_at = generation;
         let snapshot = conn.unchecked_transaction()?;
-        let mark = reader::mark(&snapshot)?;
+        let mark = reader::mark(&snapshot, self.generations.store_id)?;
         if !self.generations.known().holds_at(mark) {
             return Ok(());
         }
@@ -425,7 +428,7 @@ mod tests {
             conn.pragma_update(None, "synchronous", "OFF").unwrap();
             migrate::run(&mut conn, &place, Timestamp::from_micros(0)).unwrap();
             conn.execute("UPDATE semel_meta SET generation_bits = 6", []).unwrap();
-            let generations = Generations::new(reader::describe(&conn).unwrap().span);
+            let generations = Generations::new(&reader::describe(&conn).unwrap());
             Self { conn, generations, directory }
         }
 
@@ -444,7 +447,7 @@ mod tests {
 
         /// A claim under the next token.
         fn claim(&self, key: &str) {
-            let mark = reader::mark(&self.conn).unwrap();
+            let mark = reader::mark(&self.conn, self.generations.store_id).unwrap();
             let fresh = Token(mark.token.0 + 1);
             let day = Duration::from_secs(24 * 3600);
             let request = Request {
@@ -481,7 +484,7 @@ mod tests {
         }
 
         fn look_on(&self, conn: &Connection, key: &str) -> Option<Record> {
-            let mark = reader::mark(conn).unwrap();
+            let mark = reader::mark(conn, self.generations.store_id).unwrap();
             self.generations.find(conn, operation(key).id(), mark).unwrap()
         }
 
@@ -603,7 +606,7 @@ mod tests {
         file.conn.execute("DELETE FROM semel_operation WHERE token < 64 AND token <> 5", []).unwrap();
         let other = Connection::open(file.directory.path().join("semel.db")).unwrap();
         let earlier = other.unchecked_transaction().unwrap();
-        assert_eq!(reader::mark(&earlier).unwrap().token, Token(200));
+        assert_eq!(reader::mark(&earlier, file.generations.store_id).unwrap().token, Token(200));
         file.fold(1);
         file.mark(1, Token(201));
         (0..3).for_each(|_| learner.look_around(&file.conn).unwrap());

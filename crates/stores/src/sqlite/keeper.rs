@@ -11,6 +11,7 @@ use semel_core::store::Mark;
 
 use super::error::Fault;
 use super::generations::Learner;
+use super::reader;
 use super::shared::{CHECKPOINT_EVERY_PAGES, Shared, Woken};
 use super::witness::Witness;
 
@@ -104,9 +105,13 @@ fn shorten_log(shared: &Shared, conn: &Connection, before: u32) -> u32 {
 /// and this process after a restart.
 fn see(shared: &Shared, conn: &Connection) {
     let seen = shared.seen();
-    let displaced = shared.place.check().is_err();
-    match super::reader::describe(conn) {
-        Ok(store) if store.store_id == shared.store_id && !displaced => {
+    if shared.place.check().is_err() {
+        return;
+    }
+    let described = reader::describe(conn)
+        .and_then(|store| reader::must_be(shared.store_id, store.store_id).map(|()| store));
+    match described {
+        Ok(store) => {
             if let Some(from) =
                 shared.witnesses.behind(store.store_id).filter(|from| from.epoch >= store.mark.epoch)
             {
@@ -117,17 +122,18 @@ fn see(shared: &Shared, conn: &Connection) {
                     shared.has_come_to(store.mark);
                     save_witness(shared, store.mark);
                 }
-                Err(went_back) if !went_back.behind.foreign && !mutant::on("sqlite-behind-unwritten") => {
+                Err(went_back) if !mutant::on("sqlite-behind-unwritten") => {
                     let behind =
                         Witness { store_id: store.store_id, mark: went_back.behind.from, behind: true };
                     shared.witnesses.save(behind);
                 }
-                // What it speaks of is another store, and keeps this one closed.
                 Err(_) => {}
             }
         }
-        Ok(_) => {}
-        Err(fault) => tracing::warn!(database = %at(shared), %fault, "the store could not be looked at"),
+        Err(fault) => {
+            shared.note(&fault);
+            tracing::warn!(database = %at(shared), %fault, "the store could not be looked at");
+        }
     }
 }
 

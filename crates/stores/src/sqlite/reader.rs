@@ -41,7 +41,7 @@ impl Reader {
         let shared = self.shared.clone();
         self.look(|conn| {
             let snapshot = conn.unchecked_transaction()?;
-            let mark = mark(&snapshot)?;
+            let mark = mark(&snapshot, shared.store_id)?;
             Ok((mark, shared.generations.find(&snapshot, id, mark)?))
         })
     }
@@ -49,14 +49,14 @@ impl Reader {
     /// Records that match, by token. What lies between is passed by without being decoded.
     pub(super) fn list(&mut self, filter: &Filter, after: Token, limit: u32) -> Result<Page, Error> {
         let now = self.shared.options.clock.now();
-        let limit = i64::from(limit.min(LOOK_MAX));
+        let (limit, shared) = (i64::from(limit.min(LOOK_MAX)), self.shared.clone());
         let (reach, list) = match filter.is_only_unsettled() {
             true => (include_str!("sql/reach_open.sql"), include_str!("sql/list_open.sql")),
             false => (include_str!("sql/reach.sql"), include_str!("sql/list.sql")),
         };
         self.look(|conn| {
             let snapshot = conn.unchecked_transaction()?;
-            let mark = mark(&snapshot)?;
+            let mark = mark(&snapshot, shared.store_id)?;
             let after = row::signed(after).unwrap_or(i64::MAX);
             let mut statement = snapshot.prepare_cached(reach)?;
             let (looked, last): (i64, Option<i64>) =
@@ -88,6 +88,7 @@ impl Reader {
         self.ask(|conn| {
             let snapshot = conn.unchecked_transaction()?;
             let Description { store_id, mark, .. } = describe(&snapshot)?;
+            must_be(shared.store_id, store_id)?;
             let mut statement = snapshot.prepare_cached(include_str!("sql/hash_keys.sql"))?;
             let keys = statement.query_map([], |row| Ok(HashKey::new(row.get(0)?, row.get(1)?)))?;
             let hash_keys = keys.collect::<Result<_, _>>()?;
@@ -111,6 +112,7 @@ impl Reader {
         answer.map_err(|fault| {
             // The next question starts on a new connection, whatever this one suffers from.
             self.conn = None;
+            self.shared.note(&fault);
             fault.tell(self.shared.place.path())
         })
     }
@@ -137,11 +139,22 @@ fn bits(filter: &Filter) -> i64 {
     }
 }
 
-/// How far the store has come.
-pub(super) fn mark(conn: &Connection) -> Result<Mark, Fault> {
+/// How far this store has come. A fault [of its own](Fault::is_displaced) if the file holds another one by now: SQLite can
+/// put other contents into a file that is open (`.restore`), and everybody reads on.
+pub(super) fn mark(conn: &Connection, store_id: [u8; 16]) -> Result<Mark, Fault> {
     let mut statement = conn.prepare_cached(include_str!("sql/mark.sql"))?;
-    let found = statement.query_row([], |row| Ok(mark_at(row, 0))).optional()?;
-    found.unwrap_or_else(|| Err(Fault::damaged("the row that describes the store is missing")))
+    let found =
+        statement.query_row([], |row| Ok((row.get::<_, [u8; 16]>(0)?, mark_at(row, 1)))).optional()?;
+    let (found, mark) = found.ok_or_else(|| Fault::damaged("the row that describes the store is missing"))?;
+    must_be(store_id, found)?;
+    mark
+}
+
+pub(super) fn must_be(store_id: [u8; 16], found: [u8; 16]) -> Result<(), Fault> {
+    if found == store_id || mutant::on("sqlite-other-contents-unnoticed") {
+        return Ok(());
+    }
+    Err(Fault::displaced("the file holds another store"))
 }
 
 /// What the store's own row says.

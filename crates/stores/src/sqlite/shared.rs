@@ -8,6 +8,7 @@ use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
 
 use super::Options;
+use super::error::Fault;
 use super::generations::Generations;
 use super::place::Place;
 use super::reader::Description;
@@ -55,7 +56,7 @@ impl Shared {
             options,
             store_id: store.store_id,
             bell: Bell::default(),
-            generations: Generations::new(store.span),
+            generations: Generations::new(store),
             standing: Mutex::new(standing),
             checkpoint_at: AtomicU32::new(CHECKPOINT_EVERY_PAGES),
             finish_log: AtomicBool::new(false),
@@ -89,6 +90,17 @@ impl Shared {
     /// Somebody else found the store behind this mark.
     pub(super) fn is_said_behind(&self, from: Mark) {
         self.standing().fall_behind(from, false);
+    }
+
+    /// What a look at the store ran into. If the file was found to hold another store, its contents were exchanged; this
+    /// process then believes nothing there any more, also if its own store seems to be back, for it may have been put back
+    /// from anywhere.
+    pub(super) fn note(&self, fault: &Fault) {
+        if fault.is_displaced() && self.place.check().is_ok() {
+            let mut standing = self.standing();
+            let seen = standing.seen;
+            standing.fall_behind(seen, true);
+        }
     }
 
     /// What is said while the database is behind.

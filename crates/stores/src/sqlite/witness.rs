@@ -27,6 +27,21 @@ pub(super) struct Witness {
 }
 
 impl Witness {
+    /// Whether what is written down already says as much, or more.
+    fn is_no_news_to(self, old: Self) -> bool {
+        if old.store_id != self.store_id {
+            // That another store was here keeps this one closed, and opens for the other when it is put back.
+            return self.behind;
+        }
+        match (old.behind, self.behind) {
+            (false, false) | (true, true) => old.mark >= self.mark,
+            // Somebody found it behind, and this says nothing of a later epoch.
+            (true, false) => self.mark.epoch <= old.mark.epoch,
+            // Accepted since.
+            (false, true) => old.mark.epoch > self.mark.epoch,
+        }
+    }
+
     /// Reads the file. One that cannot be read is an error: believing that nothing was ever seen
     /// would open the store to a restored copy.
     pub(super) fn load(path: &Path) -> Result<Option<Self>, Error> {
@@ -93,15 +108,8 @@ impl Witnesses {
     /// Writes those to which it is news. One that cannot be written weakens the notice of a restored copy; it is no
     /// reason to refuse work.
     pub(super) fn save(&self, fresh: Witness) {
-        let is_known = |old: Witness| {
-            let is_accepted = old.mark.epoch > fresh.mark.epoch;
-            let is_old_news = old.mark >= fresh.mark && (old.behind || !fresh.behind || is_accepted);
-            // Somebody found it behind, and this says nothing of a later epoch.
-            let is_closed = old.behind && !fresh.behind && fresh.mark.epoch <= old.mark.epoch;
-            old.store_id == fresh.store_id && (is_old_news || is_closed)
-        };
         for path in &self.0 {
-            if matches!(Witness::load(path), Ok(Some(old)) if is_known(old)) {
+            if matches!(Witness::load(path), Ok(Some(old)) if fresh.is_no_news_to(old)) {
                 continue;
             }
             if let Err(error) = fresh.save(path) {
@@ -159,5 +167,34 @@ mod tests {
             assert_eq!(error.kind(), Kind::Damaged, "cut at {cut}");
             assert!(error.to_string().contains("delete the witness"), "{error}");
         }
+    }
+
+    // G-13
+    #[test]
+    fn a_witness_is_replaced_by_what_is_further_and_one_of_a_store_behind_by_a_later_epoch() {
+        let of = |id, epoch, token, behind| Witness {
+            store_id: [id; 16],
+            mark: Mark { epoch, token: Token(token) },
+            behind,
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let witnesses = Witnesses(vec![directory.path().join("w")]);
+        let after = |fresh: Witness| {
+            witnesses.save(fresh);
+            witnesses.load().unwrap()[0]
+        };
+        let first = of(1, 1, 10, false);
+        assert_eq!(after(first), first);
+        assert_eq!(after(of(1, 1, 9, false)), first);
+        assert_eq!(after(of(2, 1, 90, true)), first, "the first one may be put back");
+        let behind = of(1, 1, 10, true);
+        assert_eq!(after(behind), behind);
+        assert_eq!(after(of(1, 1, 90, false)), behind);
+        assert_eq!(witnesses.behind([1; 16]), Some(behind.mark));
+        let accepted = of(1, 2, 5, false);
+        assert_eq!(after(accepted), accepted);
+        assert_eq!(after(behind), accepted, "that is past");
+        let other = of(2, 1, 3, false);
+        assert_eq!(after(other), other, "accepted in its place");
     }
 }

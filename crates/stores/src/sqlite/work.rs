@@ -35,7 +35,7 @@ impl<'a> Work<'a> {
     /// Reads clock and mark after the lock was got: no later transaction is earlier, and no other
     /// process gives the same token.
     pub(super) fn begin(conn: &'a Connection, shared: &'a Shared) -> Result<Self, Fault> {
-        let found = reader::mark(conn)?;
+        let found = reader::mark(conn, shared.store_id)?;
         Ok(Self { conn, shared, now: shared.options.clock.now(), found, mark: found, writes: 0 })
     }
 

@@ -162,7 +162,10 @@ fn transact(conn: &Connection, shared: &Shared, jobs: &mut [Box<dyn Job>], in_do
     let begun = execute(conn, "BEGIN IMMEDIATE").and_then(|()| Work::begin(conn, shared));
     let mut work = match begun {
         Ok(work) => work,
-        Err(fault) => return End::NotApplied(fault),
+        Err(fault) => {
+            shared.note(&fault);
+            return End::NotApplied(fault);
+        }
     };
     let judged = shared.judge(seen, work.found());
     for job in jobs.iter_mut() {

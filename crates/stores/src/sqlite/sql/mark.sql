@@ -1,2 +1,2 @@
--- How far the store has come.
-SELECT epoch, token FROM semel_meta;
+-- Which store it is, and how far it has come.
+SELECT store_id, epoch, token FROM semel_meta;

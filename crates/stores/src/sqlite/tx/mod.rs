@@ -160,12 +160,12 @@ impl SqliteStore {
             || mutant::on("sqlite-filter-of-another-file");
         let known = Some(generations).filter(|_| is_here);
         begin_with(transaction, call, options.clock.clone(), known, |store| {
-            let is_sound = match is_here {
-                true => self.shared.judge(seen, store.mark).is_ok(),
-                false => !store.mark.is_behind(seen),
-            };
-            // Another file is certainly not the one that was seen.
-            store.store_id == self.shared.store_id && is_sound
+            // Another store is certainly not the one that was seen.
+            store.store_id == self.shared.store_id
+                && match is_here {
+                    true => self.shared.judge(seen, store.mark).is_ok(),
+                    false => !store.mark.is_behind(seen),
+                }
         })
     }
 }

@@ -29,7 +29,7 @@ mod tiny {
 
 impl Disk {
     /// Makes the database anew with generations of 2 to the power of `bits` tokens.
-    fn has_generations_of(&self, bits: u32) {
+    pub(super) fn has_generations_of(&self, bits: u32) {
         drop(self.open());
         let change = || self.meddle().execute("UPDATE semel_meta SET generation_bits = ?1", [bits]);
         while change().is_err() {

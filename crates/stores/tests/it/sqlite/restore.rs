@@ -173,3 +173,67 @@ async fn a_database_in_the_place_of_another_is_not_opened_by_what_others_claim()
     store.close().await;
     refused(disk.open().claim(&request("mine")).await, Kind::WentBack);
 }
+
+impl Disk {
+    /// What `sqlite3 semel.db ".restore other.db"` does: other contents in the same file, under everybody's feet.
+    fn is_given_the_contents_of(&self, other: &Path) {
+        let conn = self.meddle();
+        conn.execute("ATTACH ?1 AS other", [other.to_str().unwrap()]).unwrap();
+        let sql = "BEGIN IMMEDIATE;
+            DELETE FROM main.semel_operation; INSERT INTO main.semel_operation SELECT * FROM other.semel_operation;
+            DELETE FROM main.semel_meta; INSERT INTO main.semel_meta SELECT * FROM other.semel_meta;
+            COMMIT";
+        conn.execute_batch(sql).unwrap();
+    }
+}
+
+// G-8, G-13: the filter of the one store knows nothing of what is in the other.
+#[tokio::test]
+async fn other_contents_in_the_same_file_are_noticed_and_nothing_runs_again() {
+    let (disk, other) = (Disk::new(), Disk::new());
+    for disk in [&disk, &other] {
+        disk.has_generations_of(4);
+    }
+    let store = other.open();
+    for n in 0..100 {
+        complete(&store, &claim(&store, &format!("theirs-{n}")).await, "paid").await;
+    }
+    store.close().await;
+    let store = disk.open();
+    for n in 0..70 {
+        complete(&store, &claim(&store, &format!("mine-{n}")).await, "paid").await;
+    }
+    store.close().await;
+    let ours = disk.0.path().join("ours.db");
+    fs::copy(disk.path(), &ours).unwrap();
+    let store = disk.open();
+    complete(&store, &claim(&store, "mine-last").await, "paid").await;
+
+    disk.is_given_the_contents_of(&other.path());
+    let mut answers = Vec::new();
+    for n in 0..100 {
+        answers.push(store.claim(&request(&format!("theirs-{n}"))).await);
+    }
+    let again = answers.iter().filter(|answer| matches!(answer, Ok(Claim::Granted(_)))).count();
+    assert_eq!(again, 0, "so many run again, though their answers are in the file");
+    for answer in answers {
+        let text = refused(answer, Kind::Unreachable);
+        assert!(text.contains("holds another store") && text.contains("restart"), "{text}");
+    }
+    refused(store.get(request("theirs-1").operation.id()).await, Kind::Unreachable);
+    refused(store.list(&Filter::unsettled(), Token(0), 10).await, Kind::Unreachable);
+    refused(store.status().await, Kind::Unreachable);
+    refused(store.acknowledge_restore("ops").await, Kind::Unreachable);
+    let opened = disk.open();
+    refused(opened.claim(&request("mine-1")).await, Kind::WentBack);
+    drop(opened);
+
+    // Put back, from wherever: only who opens it anew believes it, as far as the witness does.
+    disk.is_given_the_contents_of(&ours);
+    refused(store.claim(&request("mine-1")).await, Kind::WentBack);
+    store.close().await;
+    let store = disk.open();
+    refused(store.claim(&request("mine-last")).await, Kind::WentBack);
+    store.acknowledge_restore("ops").await.unwrap();
+    assert!(matches!(store.claim(&request("mine-1")).await.unwrap(), Claim::Completed { .. }));
+}
