@@ -1,9 +1,14 @@
-//! May a running gateway go on with other settings? Only if every record stays findable (G-1).
+//! May a running gateway go on with other settings? Only if every record stays findable (G-1), and true.
 //!
 //! A retry finds its record by namespace, tenant, stored route id and key. If a reload changed one of the
 //! first three for any request, the retry of an operation from before would run a second time. So all kinds
 //! of requests are compared under the old and the new routes, and a difference is refused with the line that
-//! mends it. Settings that change how an operation runs (a TTL, a time-out) change nothing here.
+//! mends it.
+//!
+//! A record that is found must also mean what it meant. What tells requests apart stays, or an unchanged retry
+//! would be taken for another request; and where keys are judged by their age, the TTL does not grow, or a key
+//! whose record has expired would be taken for a young one (G-10). Other settings that change how an operation
+//! runs (a shorter TTL, a time-out) change nothing here.
 //!
 //! This compares two configurations; it does not look whether there are live records. A restart compares
 //! nothing: there, the new settings count as they are.
@@ -11,9 +16,10 @@
 use std::collections::BTreeSet;
 
 use http::Method;
-use semel::http::Protection;
+use semel::http::{ExpiredKeys, Protection};
 
 use super::resolved::{Gateway, Route, RouteSettings, Tenant, raw_id};
+use super::value::duration_text;
 use crate::gateway::matching::Pattern;
 use crate::gateway::requests;
 
@@ -123,7 +129,47 @@ fn lost(before: &Owner<'_>, after: Option<&Owner<'_>>, method: &Method, path: &s
             kind(&after.settings.tenant)
         ));
     }
+    misread(&name, before.settings, after.settings)
+}
+
+/// Why a record that is still found would be taken for something else.
+fn misread(name: &str, before: &RouteSettings, after: &RouteSettings) -> Option<String> {
+    if let Some(setting) = print_change(before, after)
+        && !semel::mutant::on("reload-changes-prints")
+    {
+        return Some(format!(
+            "`{setting}` of {name} changes, by which requests are told apart: a retry of an operation from before would be \
+             refused as another request (`key-reused`). Restart the gateway to change it, when no client is retrying."
+        ));
+    }
+    if after.ttl > before.ttl
+        && after.expired_keys != ExpiredKeys::NotChecked
+        && !semel::mutant::on("reload-raises-ttl")
+    {
+        let (old, new) = (duration_text(before.ttl), duration_text(after.ttl));
+        return Some(format!(
+            "The ttl of {name} grows from {old} to {new}, and `expired_keys` judges keys by it: a retry of an operation \
+             from before, later than {old} after it, would pass for a young one and run again. Keep the ttl; or restart \
+             the gateway, if no client retries that late."
+        ));
+    }
     None
+}
+
+/// The setting that makes other fingerprints of the same requests. The order in a list makes none.
+fn print_change(before: &RouteSettings, after: &RouteSettings) -> Option<&'static str> {
+    fn sorted(list: &[impl AsRef<str>]) -> Vec<&str> {
+        let mut list: Vec<&str> = list.iter().map(AsRef::as_ref).collect();
+        list.sort_unstable();
+        list
+    }
+    if sorted(&before.fingerprint_exclude) != sorted(&after.fingerprint_exclude) {
+        Some("fingerprint_exclude")
+    } else if sorted(&before.fingerprint_headers) != sorted(&after.fingerprint_headers) {
+        Some("fingerprint_headers")
+    } else {
+        None
+    }
 }
 
 fn renamed(before: &Owner<'_>, after: &Owner<'_>, method: &Method, path: &str) -> String {

@@ -80,6 +80,51 @@ fn how_an_operation_runs_may_change_and_so_may_the_order_where_it_does_not_count
 }
 
 #[test]
+fn what_tells_requests_apart_does_not_change_while_running() {
+    // G-6: an unchanged retry would be told that it is another request.
+    for (setting, list) in [("fingerprint_exclude", "\"/sent\""), ("fingerprint_headers", "\"X-Currency\"")] {
+        let with = format!("{CHARGE}{setting} = [{list}]\n");
+        for (old, new) in [(CHARGE, &*with), (&*with, CHARGE)] {
+            let said = reasons(old, new);
+            assert!(
+                !said.is_empty()
+                    && said.iter().all(|one| one.contains(&format!("`{setting}` of the route `charge`"))),
+                "{said:#?}"
+            );
+            assert!(said[0].contains("when no client is retrying"), "{said:#?}");
+        }
+        let defaults = format!("[defaults]\n{setting} = [{list}]\n{CHARGE}");
+        let said = reasons(CHARGE, &defaults);
+        assert!(said.iter().any(|one| one.contains("the defaults")), "{said:#?}");
+        assert_eq!(reasons(&format!("{with}protection = \"off\"\n"), CHARGE), [""; 0], "no records");
+        let two = |list: &str| format!("{CHARGE}{setting} = [{list}]\n");
+        let (one, other) = match setting {
+            "fingerprint_exclude" => ("\"/sent\", \"/at\"", "\"/at\", \"/sent\""),
+            _ => ("\"x-a\", \"x-b\"", "\"X-B\", \"X-A\""),
+        };
+        assert_eq!(reasons(&two(one), &two(other)), [""; 0], "the order counts for nothing");
+    }
+}
+
+#[test]
+fn the_ttl_does_not_grow_where_keys_are_judged_by_it() {
+    // G-10: the record of a key of two days is gone, if it was kept for one.
+    let route = |ttl: &str, keys: &str| format!("{CHARGE}ttl = \"{ttl}\"\n{keys}");
+    let (off, uuid) = ("", "expired_keys = \"uuid7\"\n");
+    let sent = "expired_keys = \"first-sent:Repeatability-First-Sent\"\n";
+    for (before, after) in [(uuid, uuid), (sent, sent), (off, uuid)] {
+        let said = reasons(&route("24h", before), &route("72h", after));
+        assert!(
+            !said.is_empty() && said.iter().all(|one| one.contains("The ttl of the route `charge` grows")),
+            "{said:#?}"
+        );
+        assert_eq!(reasons(&route("72h", before), &route("24h", after)), [""; 0], "shorter is safe");
+        assert_eq!(reasons(&route("24h", before), &route("24h", after)), [""; 0]);
+    }
+    assert_eq!(reasons(&route("24h", off), &route("72h", off)), [""; 0]);
+}
+
+#[test]
 fn store_namespace_and_tenants_do_not_change_while_running() {
     // G-1, G-5
     assert!(reasons("", "namespace = \"other\"\n")[0].contains("namespace"));

@@ -22,6 +22,8 @@ use super::stream::{PIECE_BYTES_MAX, Taken, Turn};
 /// The body of a client's request, streamed. It fails if the client is silent for too long.
 pub(crate) struct ClientBody {
     incoming: Incoming,
+    /// Whether it comes on a stream of HTTP/2.
+    is_stream: bool,
     /// `None` where there is nothing to wait for.
     patience: Option<Box<Patience>>,
     /// Headers by which requests are judged, and so may not come late.
@@ -35,6 +37,8 @@ pub(crate) enum BodyError {
     Slow(Duration, #[source] semel::http::TooSlow),
     #[error("the client's body broke off")]
     Cut(#[source] hyper::Error),
+    #[error("the client reset its stream within the body")]
+    Reset,
 }
 
 struct Patience {
@@ -59,11 +63,12 @@ impl Slow {
 impl ClientBody {
     pub(super) fn new(
         incoming: Incoming,
+        is_stream: bool,
         runtime: &Arc<dyn Runtime>,
         timeout: Duration,
     ) -> (Self, Option<Slow>) {
         if incoming.is_end_stream() {
-            return (Self { incoming, patience: None, judged: None }, None);
+            return (Self { incoming, is_stream, patience: None, judged: None }, None);
         }
         let slow = Slow::default();
         let patience = Patience {
@@ -73,7 +78,7 @@ impl ClientBody {
             timer: None,
             slow: slow.clone(),
         };
-        (Self { incoming, patience: Some(Box::new(patience)), judged: None }, Some(slow))
+        (Self { incoming, is_stream, patience: Some(Box::new(patience)), judged: None }, Some(slow))
     }
 
     /// Keeps these headers out of the trailers too.
@@ -81,6 +86,12 @@ impl ClientBody {
         if !self.incoming.is_end_stream() {
             self.judged.clone_from(judged);
         }
+    }
+
+    /// Hyper takes a stream that was reset with NO_ERROR for one that ended, and lets the request go on until it
+    /// waits for something. Only END_STREAM is the end of a body.
+    fn is_reset(&self) -> bool {
+        self.is_stream && !self.incoming.is_end_stream() && !semel::mutant::on("reset-ends-request")
     }
 
     /// What may be heard of a frame. Trailers of which nothing is left are the end.
@@ -128,6 +139,9 @@ impl Body for ClientBody {
                     patience.last = patience.runtime.elapsed();
                 }
                 let frame = std::task::ready!(frame).transpose().map_err(BodyError::Cut).transpose();
+                if frame.is_none() && this.is_reset() {
+                    return Poll::Ready(Some(Err(BodyError::Reset)));
+                }
                 Poll::Ready(frame.and_then(|frame| frame.map(|frame| this.clean(frame)).transpose()))
             }
         }

@@ -56,7 +56,8 @@ impl<S> Edge<S> {
         if parts.headers.contains_key(UPGRADE) {
             parts.extensions.insert(self.link.place.clone());
         }
-        let (body, slow) = ClientBody::new(incoming, &self.runtime, self.body_timeout);
+        let is_stream = parts.version == Version::HTTP_2;
+        let (body, slow) = ClientBody::new(incoming, is_stream, &self.runtime, self.body_timeout);
         Ok((Request::from_parts(parts, body), slow))
     }
 }

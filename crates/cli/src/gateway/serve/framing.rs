@@ -37,6 +37,8 @@ pub(super) struct Framing {
     state: State,
     line: Vec<u8>,
     line_is_cut: bool,
+    /// The byte before the end of a line that came in parts.
+    last: u8,
     length: Option<u64>,
     chunked: bool,
     /// Requests whose head has been read.
@@ -50,6 +52,7 @@ impl Framing {
             state: State::Head { begun: false },
             line: Vec::with_capacity(LINE_BYTES_MAX),
             line_is_cut: false,
+            last: 0,
             length: None,
             chunked: false,
             heads: 0,
@@ -84,17 +87,22 @@ impl Framing {
                     };
                     // Most lines come whole: they need not be copied to be looked at.
                     if self.line.is_empty() {
-                        let line = &bytes[..end];
-                        let line = line.strip_suffix(b"\r").unwrap_or(line);
+                        let whole = &bytes[..end];
+                        let line = whole.strip_suffix(b"\r").unwrap_or(whole);
                         let cut = line.len() > LINE_BYTES_MAX;
-                        self.finish_line(&line[..line.len().min(LINE_BYTES_MAX)], cut);
+                        self.finish_line(
+                            &line[..line.len().min(LINE_BYTES_MAX)],
+                            cut,
+                            line.len() < whole.len(),
+                        );
                     } else {
                         self.keep(&bytes[..end]);
+                        let is_crlf = self.last == b'\r';
                         let mut line = std::mem::take(&mut self.line);
                         if line.last() == Some(&b'\r') {
                             line.pop();
                         }
-                        self.finish_line(&line, self.line_is_cut);
+                        self.finish_line(&line, self.line_is_cut, is_crlf);
                         line.clear();
                         self.line = line;
                         self.line_is_cut = false;
@@ -114,10 +122,17 @@ impl Framing {
         let room = LINE_BYTES_MAX.saturating_sub(self.line.len());
         self.line.extend_from_slice(&bytes[..bytes.len().min(room)]);
         self.line_is_cut |= bytes.len() > room;
+        self.last = bytes.last().copied().unwrap_or(self.last);
     }
 
-    fn finish_line(&mut self, line: &[u8], is_cut: bool) {
+    fn finish_line(&mut self, line: &[u8], is_cut: bool, is_crlf: bool) {
         match self.state {
+            // In a head hyper takes a bare line feed for the end of a line, between and after chunks it does not.
+            State::ChunkSize | State::Trailers
+                if !is_crlf && !semel::mutant::on("bare-line-feed-ends-body") =>
+            {
+                self.lose_track(self.heads);
+            }
             // Empty lines before a request are allowed.
             State::Head { begun: false } if line.is_empty() => {}
             State::Head { begun: false } => {
@@ -233,6 +248,18 @@ mod tests {
         // What looks like headers in a body is a body.
         let tricky = format!("POST / HTTP/1.1\r\ncontent-length: {}\r\n\r\n{bad}", bad.len());
         assert_eq!(refused(&tricky), None);
+    }
+
+    #[test]
+    fn after_a_chunk_that_does_not_end_its_line_properly_nothing_is_certain() {
+        let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n";
+        let get = "GET / HTTP/1.1\r\n\r\n";
+        let long = "x".repeat(2 * LINE_BYTES_MAX);
+        for line in ["x: y\n\n", "\n", "x: y\r\nz: y\n\r\n", &format!("{long}: y\n\r\n")] {
+            assert_eq!(refused(&format!("{head}0\r\n{line}{get}")), Some(1), "{line:?}");
+        }
+        assert_eq!(refused(&format!("{head}1;{long}\nx\r\n0\r\n\r\n{get}")), Some(1));
+        assert_eq!(refused(&format!("{head}1;{long}\r\nx\r\n0\r\n{long}: y\r\n\r\n{get}")), None);
     }
 
     #[test]

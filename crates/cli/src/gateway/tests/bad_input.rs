@@ -36,6 +36,29 @@ async fn two_framings_in_one_request_are_refused() {
 }
 
 #[tokio::test]
+async fn trailers_that_end_in_two_ways_hide_no_request() {
+    // To hyper the trailers end at the only empty line with a carriage return, to many others at the first.
+    let (address, counts) = mirror().await;
+    let proxy = proxy_to(address).await;
+    let mut client = proxy.client().await;
+    client
+        .say(
+            "POST /1 HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\
+             x: y\n\nGET / HTTP/1.1\nhost: a\n\n\r\n\r\n",
+        )
+        .await;
+    assert_eq!(client.answer().await.status, 200);
+    client
+        .say(
+            "POST /2 HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n\
+             0\r\n\r\n",
+        )
+        .await;
+    assert_eq!(client.answer().await.status, 400);
+    assert_eq!(counts.requests(), 1);
+}
+
+#[tokio::test]
 async fn the_refused_request_may_come_later_and_in_pieces() {
     let (address, counts) = mirror().await;
     let proxy = proxy_to(address).await;

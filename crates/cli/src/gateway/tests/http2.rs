@@ -1,5 +1,8 @@
 //! HTTP/2 on either side.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Version};
 use http_body_util::{BodyExt, Full};
@@ -100,29 +103,35 @@ async fn many_streams_share_a_connection_on_each_side() {
     assert_eq!((counts.connections(), counts.requests()), (1, 50));
 }
 
-/// A service that speaks HTTP/2 frame by frame: answers the first DATA frame with `frames`.
-async fn after_data(frames: &'static [u8]) -> std::net::SocketAddr {
+/// A service that speaks HTTP/2 frame by frame: answers the first DATA frame with `frames`. Tells when somebody
+/// asks once more.
+async fn after_data(frames: impl Into<Vec<u8>>) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     let (stage, address) = Stage::open().await;
+    let (frames, asked) = (frames.into(), Arc::new(AtomicUsize::new(0)));
+    let count = asked.clone();
     tokio::spawn(async move {
-        let mut service = stage.next().await;
-        service.exactly(24).await;
-        service.say([0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
         loop {
-            let head = service.exactly(9).await;
-            let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-            service.exactly(length).await;
-            if head[3] == 0 {
-                break;
+            let mut service = stage.next().await;
+            service.exactly(24).await;
+            service.say([0, 0, 0, 4, 0, 0, 0, 0, 0]).await;
+            loop {
+                let head = service.exactly(9).await;
+                let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
+                service.exactly(length).await;
+                if head[3] == 0 {
+                    break;
+                }
             }
+            count.fetch_add(1, Ordering::SeqCst);
+            service.say(&frames).await;
+            tokio::spawn(async move { service.rest().await });
         }
-        service.say(frames).await;
-        service.rest().await;
     });
-    address
+    (address, asked)
 }
 
 async fn fate_after(frames: &'static [u8]) -> String {
-    let mut plan = Plan::to(&[after_data(frames).await]);
+    let mut plan = Plan::to(&[after_data(frames).await.0]);
     plan.upstream.http2 = true;
     let proxy = plan.start().await;
     let answer =
@@ -153,6 +162,62 @@ async fn a_stream_that_was_looked_at_and_then_lost_is_unknown() {
     assert_eq!(fate_after(lost).await, "unknown");
     // RST_STREAM with CANCEL.
     assert_eq!(fate_after(&[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8]).await, "unknown");
+}
+
+/// On stream 1: 200, and "half" of a body.
+const HALF: &[u8] = &[
+    0, 0, 1, 1, 4, 0, 0, 0, 1, 0x88, //
+    0, 0, 4, 0, 0, 0, 0, 0, 1, b'h', b'a', b'l', b'f',
+];
+/// An empty DATA frame with END_STREAM.
+const END: &[u8] = &[0, 0, 0, 0, 1, 0, 0, 0, 1];
+/// RST_STREAM with NO_ERROR.
+const RESET: &[u8] = &[0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+/// GOAWAY below the stream, with NO_ERROR.
+const GIVEN_UP: &[u8] = &[0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[tokio::test]
+async fn an_answer_whose_stream_is_reset_without_an_error_is_not_whole() {
+    // G-16
+    for broken_off in [RESET, GIVEN_UP] {
+        let (address, asked) = after_data([HALF, broken_off].concat()).await;
+        let gateway = gateway_to(address, "upstream_http2 = true", "").await;
+        let request = "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: order-1042-payment\r\n\
+                       Content-Length: 4\r\n\r\ndata";
+        for _ in 0..2 {
+            let mut client = Raw::connect(gateway.address).await;
+            client.say(request).await;
+            let answer = client.answer().await;
+            assert_eq!(answer.status, 409, "{}", answer.text());
+            assert!(answer.text().contains("urn:semel:problem:outcome-unknown"), "{}", answer.text());
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 1, "what may have happened is not tried again");
+        // Nor is it passed off as whole where nothing is stored.
+        let mut plan = Plan::to(&[after_data([HALF, broken_off].concat()).await.0]);
+        plan.upstream.http2 = true;
+        let mut client = plan.start().await.client().await;
+        client.say("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\ndata").await;
+        let answer = String::from_utf8(client.rest().await).unwrap();
+        assert!(!answer.ends_with("\r\n0\r\n\r\n"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_that_is_whole_before_its_stream_is_reset_is_the_outcome() {
+    // G-16: a service may end an upload that it does not need, once it has answered.
+    let (address, asked) = after_data([HALF, END, RESET].concat()).await;
+    let gateway = gateway_to(address, "upstream_http2 = true", "").await;
+    for replayed in [None, Some("true")] {
+        let mut client = Raw::connect(gateway.address).await;
+        let head = "POST /pay HTTP/1.1\r\nHost: a\r\nIdempotency-Key: order-1042-payment\r\n\
+                    Content-Length: 500000\r\n\r\n";
+        client.say(head).await;
+        client.say(vec![b'x'; 500_000]).await;
+        let answer = client.answer().await;
+        assert_eq!((answer.status, answer.text()), (200, "half"));
+        assert_eq!(answer.header("idempotent-replayed"), replayed);
+    }
+    assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

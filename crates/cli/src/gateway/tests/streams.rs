@@ -1,10 +1,10 @@
-//! Clients of HTTP/2 that shut their windows, and those that only wait.
+//! Clients of HTTP/2 that shut their windows, those that only wait, and those that take a request back.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::client::SendRequest;
+use h2::{Ping, PingPong, Reason, RecvStream};
 use http::{Request, Response};
 use tokio::net::TcpStream;
 
@@ -30,7 +30,7 @@ fn get(path: &str) -> Request<()> {
 }
 
 /// Reads until the answer is whole (`None`) or its stream is reset.
-async fn end(answer: Response<RecvStream>) -> Option<h2::Reason> {
+async fn end(answer: Response<RecvStream>) -> Option<Reason> {
     let mut body = answer.into_body();
     loop {
         match soon(body.data()).await {
@@ -56,7 +56,7 @@ async fn a_window_that_stays_shut_ends_its_stream_and_no_other() {
         let mut client = with_window(proxy.address, window).await;
         let held = send(&mut client, get("/large")).await;
         assert_eq!(held.status(), 200);
-        assert_eq!(end(held).await, Some(h2::Reason::CANCEL), "window {window}");
+        assert_eq!(end(held).await, Some(Reason::CANCEL), "window {window}");
         assert_eq!(send(&mut client, get("/small")).await.status(), 200, "the connection goes on");
     }
 }
@@ -73,7 +73,7 @@ async fn a_keyed_answer_that_is_not_taken_is_let_go_and_can_be_had_again() {
     };
     let mut client = with_window(gateway.address, 1).await;
     let held = send(&mut client, request()).await;
-    assert_eq!(end(held).await, Some(h2::Reason::CANCEL));
+    assert_eq!(end(held).await, Some(Reason::CANCEL));
     let mut patient = with_window(gateway.address, 1000).await;
     let again = send(&mut patient, request()).await;
     assert_eq!(again.headers()["idempotent-replayed"], "true");
@@ -116,7 +116,7 @@ async fn a_client_that_takes_a_little_now_and_then_keeps_its_stream() {
         time.pass(Duration::from_secs(15)).await;
     }
     let error = soon(body.data()).await.unwrap().unwrap_err();
-    assert_eq!(error.reason(), Some(h2::Reason::CANCEL));
+    assert_eq!(error.reason(), Some(Reason::CANCEL));
 }
 
 #[tokio::test]
@@ -149,4 +149,52 @@ async fn a_service_that_says_nothing_for_long_loses_no_client() {
     // Its end may come in an empty part of its own.
     let last = soon(events.data()).await.transpose().unwrap().unwrap_or_default();
     assert!(last.is_empty() && soon(events.data()).await.is_none(), "it comes to its own end");
+}
+
+/// A client that can ask whether what it said has arrived.
+async fn with_ping(address: std::net::SocketAddr) -> (SendRequest<Bytes>, PingPong) {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (sender, mut connection) = h2::client::handshake(stream).await.unwrap();
+    let ping = connection.ping_pong().unwrap();
+    tokio::spawn(connection);
+    (sender, ping)
+}
+
+fn pay() -> http::request::Builder {
+    Request::post("http://shop.example/pay")
+}
+
+#[tokio::test]
+async fn a_request_that_is_reset_without_an_error_does_not_end_upstream() {
+    // G-21: hyper takes such a reset for the end of the body.
+    let (stage, address) = Stage::open().await;
+    let proxy = proxy_to(address).await;
+    let (mut client, _ping) = with_ping(proxy.address).await;
+    let (_answer, mut body) = client.send_request(pay().body(()).unwrap(), false).unwrap();
+    body.send_data(Bytes::from_static(b"half"), false).unwrap();
+    let mut service = stage.next().await;
+    service.until("\r\nhalf\r\n").await;
+    body.send_reset(Reason::NO_ERROR);
+    let rest = String::from_utf8(service.rest().await).unwrap();
+    assert_eq!(rest, "", "the service heard that the request is whole");
+}
+
+#[tokio::test]
+async fn a_keyed_request_that_is_reset_within_its_body_claims_nothing() {
+    // G-8, G-21
+    let (address, counts) = echo(false).await;
+    let gateway = gateway_to(address, "", "").await;
+    let (mut client, mut ping) = with_ping(gateway.address).await;
+    let keyed = || pay().header("idempotency-key", "order-1042-payment").body(()).unwrap();
+    let (_answer, mut body) = client.send_request(keyed(), false).unwrap();
+    body.send_data(Bytes::from_static(b"half"), false).unwrap();
+    soon(ping.ping(Ping::opaque())).await.unwrap();
+    body.send_reset(Reason::NO_ERROR);
+    soon(ping.ping(Ping::opaque())).await.unwrap();
+    let (answer, mut body) = client.ready().await.unwrap().send_request(keyed(), false).unwrap();
+    body.send_data(Bytes::from_static(b"half and half"), true).unwrap();
+    let answer = soon(answer).await.unwrap();
+    assert_eq!(answer.status(), 200, "half a request was taken for another one");
+    assert_eq!(soon(answer.into_body().data()).await.unwrap().unwrap(), "half and half");
+    assert_eq!(counts.requests(), 1);
 }

@@ -4,7 +4,7 @@
 //! slows down the upstream instead of filling memory. At its end the connection goes back to the pool.
 
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -66,7 +66,8 @@ impl<B: Payload> HttpBody for Body<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
         let frame = match &mut this.0 {
-            Kind::Whole(incoming) | Kind::Stream(incoming, _) => poll(incoming, cx),
+            Kind::Whole(incoming) => poll(incoming, cx),
+            Kind::Stream(incoming, _) => poll_stream(incoming, cx),
             Kind::Driven { incoming, over } => poll_driven(incoming, over, cx),
             Kind::Own(text) => Pin::new(text).poll_frame(cx).map_err(|never| match never {}),
         };
@@ -112,6 +113,19 @@ fn clean(mut frame: Frame<Bytes>) -> Option<Frame<Bytes>> {
 
 fn poll(incoming: &mut Incoming, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
     Pin::new(incoming).poll_frame(cx).map_err(Into::into)
+}
+
+/// Over HTTP/2 hyper takes a stream that was reset with NO_ERROR, or given up with a GOAWAY of that code, for one
+/// that ended. Proxies say so for most of their failures; only END_STREAM is the end of an answer.
+fn poll_stream(
+    incoming: &mut Incoming,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    let frame = ready!(poll(incoming, cx));
+    if frame.is_none() && !incoming.is_end_stream() && !semel::mutant::on("reset-ends-answer") {
+        return Poll::Ready(Some(Err("the stream was reset within an answer".into())));
+    }
+    Poll::Ready(frame)
 }
 
 fn poll_driven<B: Payload>(
