@@ -17,6 +17,8 @@ pub enum Kind {
     Busy,
     /// The disk or quota is full.
     Full,
+    /// What was to be written is larger than this store can ever keep as it is set up. Smaller things it takes.
+    TooLarge,
     /// It takes no writes: a replica, a read-only file or file system.
     ReadOnly,
     /// It was restored from an older state; an operator must acknowledge before it is believed.
@@ -79,6 +81,12 @@ impl Error {
     /// The same call may work later with nothing changed by anybody.
     pub fn is_retryable(&self) -> bool {
         matches!(self.kind, Kind::Unreachable | Kind::TimedOut | Kind::Busy | Kind::Full | Kind::ReadOnly)
+    }
+
+    /// The store said for certain that it will never take this: nothing was written, and sending the same again is
+    /// of no use.
+    pub fn is_too_large(&self) -> bool {
+        self.kind == Kind::TooLarge && !self.outcome_is_unknown()
     }
 
     /// The call may have taken effect. Only repeating it with the same nonce tells; reading does not.

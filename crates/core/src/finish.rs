@@ -3,6 +3,7 @@
 //! A store that is away is tried again for as long as the process lives. Meanwhile the caller is
 //! told that the outcome is unknown, never that it succeeded.
 
+use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -90,6 +91,11 @@ impl Inner {
         // With the key in hand, also if it was forgotten while the effect ran: then nobody will read it.
         let sealed = call.policy.seal(&kept, call.operation.id(), call.key.as_deref());
         let complete = Complete { holder, outcome: sealed, ttl_min };
+        // What is left if the store can never take it: that it happened, and with which status (G-19).
+        let bare = || {
+            let sealed = call.policy.seal(&outcome.without_body(), call.operation.id(), call.key.as_deref());
+            Complete { outcome: sealed, ..complete.clone() }
+        };
         let mut tell = Some(tell);
         if mutant::on("success-before-stored")
             && let Some(tell) = tell.take()
@@ -103,13 +109,39 @@ impl Inner {
                 let _ = tell.send(Err(NOT_KNOWN));
             }
         };
-        let stored = self.insist_or(call, || self.store.complete(&complete), overdue).await;
+        let stored = self.patiently(call, self.store_or_bare(call, &complete, bare), overdue).await;
         let answer = match stored {
             Completion::Stored => Ok(Answer { outcome, origin: Origin::Fresh }),
             Completion::Refused(stale) => self.superseded(call, stale).await,
         };
         if let Some(tell) = tell.take() {
             let _ = tell.send(answer);
+        }
+    }
+
+    /// Stores an outcome, or what is left of it where the store says for certain that it is too large for it.
+    /// Sending the same again would be of no use, and would go on for ever.
+    async fn store_or_bare(
+        &self,
+        call: &Call,
+        complete: &Complete,
+        bare: impl FnOnce() -> Complete,
+    ) -> Completion {
+        let judge = |error: Error| match error.is_too_large() && !mutant::on("too-large-tried-for-ever") {
+            true => Err(error),
+            false => Ok(error),
+        };
+        match self.insist_unless(call.nonce, || self.store.complete(complete), judge).await {
+            Ok(stored) => stored,
+            Err(error) => {
+                tracing::error!(
+                    operation = %call.operation, %error,
+                    "an outcome is too large for the store, which keeps only that it happened, and with which status"
+                );
+                Tally::count(&self.tally.bodies_refused);
+                let bare = bare();
+                self.insist(call.nonce, || self.store.complete(&bare)).await
+            }
         }
     }
 
@@ -160,26 +192,43 @@ impl Inner {
         write: impl Fn() -> Pending<'a, T>,
         overdue: impl FnOnce(),
     ) -> T {
+        self.patiently(call, self.insist(call.nonce, write), overdue).await
+    }
+
+    /// Waits for a write; once the caller's patience is over, `overdue` is called, and it goes on.
+    async fn patiently<T>(&self, call: &Call, write: impl Future<Output = T>, overdue: impl FnOnce()) -> T {
         let patience = call.policy.settings().store_patience;
-        match within(&*self.runtime, patience, pin!(self.insist(call.nonce, write))).await {
+        match within(&*self.runtime, patience, pin!(write)).await {
             Ok(answer) => answer,
-            Err(insisting) => {
+            Err(writing) => {
                 overdue();
                 if mutant::on("unstored-outcome-dropped") {
                     return std::future::pending().await;
                 }
-                insisting.await
+                writing.await
             }
         }
     }
 
     /// Repeats a write, nonce and all, until the store has answered.
     pub(crate) async fn insist<'a, T>(&self, seed: Nonce, write: impl Fn() -> Pending<'a, T>) -> T {
+        let Ok(answer) = self.insist_unless(seed, write, Ok::<_, Infallible>).await;
+        answer
+    }
+
+    /// The same, until the store has answered or `judge` makes an end of it.
+    async fn insist_unless<'a, T, E>(
+        &self,
+        seed: Nonce,
+        write: impl Fn() -> Pending<'a, T>,
+        judge: impl Fn(Error) -> Result<Error, E>,
+    ) -> Result<T, E> {
         let mut backoff = Backoff::new(seed);
         loop {
             match within(&*self.runtime, ANSWER_MAX, write()).await {
-                Ok(Ok(answer)) => return answer,
+                Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => {
+                    let error = judge(error)?;
                     tracing::warn!(%error, retryable = error.is_retryable(), "a write failed; trying again");
                 }
                 Err(_) => {

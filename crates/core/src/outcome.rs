@@ -132,6 +132,16 @@ impl Outcome {
         }
     }
 
+    /// What is left of it in the smallest space: that it happened, and with which status.
+    #[must_use]
+    pub fn without_body(&self) -> Self {
+        let bytes = match &self.body {
+            Body::Kept(body) => Some(body.len() as u64),
+            Body::NotKept { bytes } => *bytes,
+        };
+        Self { status: self.status, body: Body::NotKept { bytes }, ..Self::default() }
+    }
+
     /// The value of the first header line with this name, whatever its case.
     pub fn header(&self, name: &str) -> Option<&Bytes> {
         self.headers.iter().find(|line| line.name.eq_ignore_ascii_case(name)).map(|line| &line.value)

@@ -253,8 +253,7 @@ impl Policy {
         let head_bytes: usize = lines().map(|line| line.name.len() + line.value.len()).sum();
         if head_bytes > *outcome_bytes_max || lines().count() > LINES_MAX {
             // Headers beyond all measure: what is kept is that it happened, and with which status.
-            let body = Body::NotKept { bytes: body.map(|body| body.len() as u64) };
-            return Cow::Owned(Outcome { status: outcome.status, body, ..Outcome::default() });
+            return Cow::Owned(outcome.without_body());
         }
         let too_large = body.is_some_and(|body| body.len() > *outcome_bytes_max);
         let unredacted = redaction.headers.is_empty() && redaction.body.is_none();

@@ -58,6 +58,8 @@ counters! {
     withdrawn,
     /// Outcomes that had to be stored in the background.
     stored_late,
+    /// Outcomes too large for the store, of which only the status was stored.
+    bodies_refused,
     /// Keys that look guessable.
     weak_keys,
 }

@@ -3,14 +3,16 @@
 //! It stands between [`Once`](semel_core::Once) and a real store. What it answers is never wrong, only
 //! late, lost or doubled, as a network would do it; what it did is known to the test alone.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use semel_core::claim::{Claim, Request};
 use semel_core::error::{Error, Kind};
 use semel_core::store::{Capabilities, Filter, Mark, Page, Pending, Status, SubjectPurge, SweepReport};
-use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
+use semel_core::verbs::{
+    Change, Complete, Completion, Finding, MarkUnknown, Purge, Release, Renew, Renewal, Settle,
+};
 use semel_core::{EffectStore, Nonce, OperationId, Record, Token};
 
 use crate::twin::{Deed, Reply};
@@ -70,6 +72,7 @@ pub struct FaultyStore {
     late: Mutex<Vec<Deed>>,
     calls: [AtomicU64; 6],
     ghosts: AtomicU64,
+    outcome_bytes_max: AtomicUsize,
 }
 
 impl FaultyStore {
@@ -81,6 +84,7 @@ impl FaultyStore {
             late: Mutex::default(),
             calls: Default::default(),
             ghosts: AtomicU64::new(0),
+            outcome_bytes_max: AtomicUsize::new(usize::MAX),
         })
     }
 
@@ -108,6 +112,11 @@ impl FaultyStore {
         &self.inner
     }
 
+    /// From now on no outcome above so many bytes is taken, ever.
+    pub fn outcome_bytes_max(&self, bytes: usize) {
+        self.outcome_bytes_max.store(bytes, Ordering::SeqCst);
+    }
+
     /// How many calls of this verb came.
     pub fn calls(&self, verb: Verb) -> u64 {
         self.calls[verb as usize].load(Ordering::SeqCst)
@@ -127,6 +136,17 @@ impl FaultyStore {
                 self.ghosts.fetch_add(1, Ordering::SeqCst);
             }
         }
+    }
+
+    fn check_size(&self, verb: Verb, outcome: &[u8]) -> Result<(), Error> {
+        if outcome.len() <= self.outcome_bytes_max.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        self.calls[verb as usize].fetch_add(1, Ordering::SeqCst);
+        Err(Error::new(
+            Kind::TooLarge,
+            format!("{verb:?}: the outcome is too large for this store, as planned"),
+        ))
     }
 
     async fn through<'a, T>(
@@ -201,6 +221,9 @@ impl EffectStore for FaultyStore {
     }
 
     fn complete<'a>(&'a self, complete: &'a Complete) -> Pending<'a, Completion> {
+        if let Err(refused) = self.check_size(Verb::Complete, &complete.outcome) {
+            return Box::pin(async { Err(refused) });
+        }
         let deed = Some(Deed::Complete(complete.clone()));
         Box::pin(self.through(Verb::Complete, deed, || self.inner.complete(complete)))
     }
@@ -216,6 +239,11 @@ impl EffectStore for FaultyStore {
     }
 
     fn settle<'a>(&'a self, settle: &'a Settle) -> Pending<'a, Change> {
+        if let Finding::Done(outcome) = &settle.finding
+            && let Err(refused) = self.check_size(Verb::Other, outcome)
+        {
+            return Box::pin(async { Err(refused) });
+        }
         let deed = Some(Deed::Settle(settle.clone()));
         Box::pin(self.through(Verb::Other, deed, || self.inner.settle(settle)))
     }

@@ -308,18 +308,33 @@ impl Recoverer {
             Either::Left((Err(_), _)) => Reply::CannotTell("whoever was asked panicked".into()),
             Either::Right(_) => Reply::CannotTell(format!("no answer within {ASK_TIMEOUT:?}")),
         };
-        let (finding, refused_through) = match reply {
+        match reply {
             Reply::Done(outcome) => {
-                let (id, subject) = (record.operation.id(), record.subject.as_deref());
-                let kept = policy.prepare(&outcome, id, subject);
-                (Finding::Done(answered(&*self.runtime, Box::pin(kept)).await?), Token(0))
+                match self.settle_done(record, &policy, &outcome).await {
+                    // It happened, and that is more than nothing: asking again would bring the same.
+                    Err(error) if error.is_too_large() && !mutant::on("too-large-asked-for-ever") => {
+                        tracing::error!(operation = %record.operation, %error, "an answer is kept without its body");
+                        self.settle_done(record, &policy, &outcome.without_body()).await
+                    }
+                    settled => settled,
+                }
             }
-            Reply::Never { refused_through } => (Finding::Never, refused_through),
+            Reply::Never { refused_through } => self.settle(record, Finding::Never, refused_through).await,
             Reply::CannotTell(why) => {
                 tracing::info!(operation = %record.operation, %why, "still unknown");
-                return Ok(false);
+                Ok(false)
             }
-        };
+        }
+    }
+
+    async fn settle_done(&self, record: &Record, policy: &Policy, outcome: &Outcome) -> Result<bool, Error> {
+        let (id, subject) = (record.operation.id(), record.subject.as_deref());
+        let kept = policy.prepare(outcome, id, subject);
+        let kept = answered(&*self.runtime, Box::pin(kept)).await?;
+        self.settle(record, Finding::Done(kept), Token(0)).await
+    }
+
+    async fn settle(&self, record: &Record, finding: Finding, refused_through: Token) -> Result<bool, Error> {
         let settle = Settle {
             operation: record.operation.id(),
             token: record.token,

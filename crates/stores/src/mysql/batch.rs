@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use semel_core::error::Error;
+use semel_core::mutant;
 use tokio::sync::watch;
 
 use super::Shared;
@@ -68,10 +69,9 @@ async fn serve(shared: &Shared, live: &mut Option<Live>, batch: Batch) {
             return batch.fail(|| fault.error());
         }
         if fault.again != Again::Lost || flights == FLIGHTS_MAX {
-            return match fault.broken {
-                true => batch.fail(|| fault.error()),
-                // One bad call must not fail its neighbours: each asks alone and hears its own error.
-                false => batch.give_back(),
+            return match fault.is_better_alone() && !mutant::on("my-large-neighbour-fails-all") {
+                true => batch.give_back(),
+                false => batch.fail(|| fault.error()),
             };
         }
         flights += 1;

@@ -7,7 +7,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, DriverError, Opts, Row, Value};
 use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
-use semel_core::{Backoff, Nonce, Token};
+use semel_core::{Backoff, Nonce, Token, mutant};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use super::fault::{self, Fault};
@@ -20,6 +20,10 @@ use crate::horizon::{Found, Horizon};
 /// Places to crash at right before and right after a COMMIT.
 pub(super) type Crashes = &'static [(&'static str, &'static str)];
 
+/// What a message has besides its values, and what a record read back has besides its outcome, with room to spare: what
+/// can be written must be readable, too.
+const MESSAGE_BYTES: usize = 16 << 10;
+
 /// What a statement did.
 pub(super) struct Done {
     pub(super) rows: Vec<Row>,
@@ -31,11 +35,13 @@ pub(super) struct Done {
 pub(super) struct Live {
     conn: Conn,
     deadline: Instant,
+    /// What one message may have, as the server says.
+    packet_max: usize,
 }
 
 impl Live {
     fn new(conn: Conn) -> Self {
-        Self { conn, deadline: Instant::now() }
+        Self { conn, deadline: Instant::now(), packet_max: usize::MAX }
     }
 
     /// Everything until the next call of this must be answered within `limit`.
@@ -75,6 +81,10 @@ impl Live {
 
     /// One statement with bound values.
     pub(super) async fn ask(&mut self, sql: &str, values: Vec<Value>) -> Result<Done, Fault> {
+        let bytes = values.iter().map(sent_bytes).sum::<usize>() + MESSAGE_BYTES;
+        if bytes > self.packet_max && !mutant::on("my-packet-not-measured") {
+            return Err(Fault::too_large(bytes, self.packet_max));
+        }
         let conn = &mut self.conn;
         let asking = async {
             let mut answer = conn.exec_iter(sql, values).await?;
@@ -264,6 +274,7 @@ impl Connector {
         let rows = live.within(self.call_timeout).say(sql::SERVER).await?;
         let server = Server::of(&rows)?;
         server.refuse(&self.place, self.commits_may_be_lost)?;
+        live.packet_max = server.packet_max;
         Ok(server)
     }
 
@@ -294,6 +305,11 @@ impl Connector {
     fn set_pace(&self, pace: Option<Pace>) {
         *self.pace() = pace;
     }
+}
+
+/// What a value takes in a message, or a little less.
+fn sent_bytes(value: &Value) -> usize {
+    if let Value::Bytes(bytes) = value { bytes.len() } else { 8 }
 }
 
 /// Reads `examine.sql`.

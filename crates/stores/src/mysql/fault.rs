@@ -51,6 +51,22 @@ impl Fault {
         }
     }
 
+    /// Not sent, because the server would not take it. It does not always say so itself, and not always so that one could
+    /// tell.
+    pub(super) fn too_large(bytes: usize, bytes_max: usize) -> Self {
+        let sentence = format!(
+            "{bytes} bytes cannot be kept by a MySQL server whose max_allowed_packet is {bytes_max}; raise it and start \
+             again, or lower the limit of kept answers"
+        );
+        Self::new(Kind::TooLarge, sentence)
+    }
+
+    /// Whether the calls of a batch are better asked one by one: what is too much for all may be right for each, and
+    /// one bad call must not fail its neighbours.
+    pub(super) fn is_better_alone(&self) -> bool {
+        !self.broken || self.kind == Kind::TooLarge
+    }
+
     /// No answer in time. The connection is given up: its answer would come to the wrong question.
     pub(super) fn timed_out(maybe_applied: bool) -> Self {
         let sentence = "MySQL did not answer in time; look for locks, load and the network";
@@ -66,11 +82,12 @@ impl Fault {
     pub(super) fn of(error: &mysql_async::Error) -> Self {
         match error {
             mysql_async::Error::Server(server) => Self::of_server(server),
+            // The driver looks only at what it receives: this says nothing of what was sent.
             mysql_async::Error::Driver(DriverError::PacketTooLarge) => Self {
                 broken: true,
                 ..Self::new(
                     Kind::Misconfigured,
-                    "an outcome is larger than max_allowed_packet of MySQL; raise it",
+                    "an answer is larger than max_allowed_packet of MySQL; raise it",
                 )
             },
             other => Self {
@@ -99,6 +116,7 @@ impl Fault {
         let again = match server.code {
             1213 => Again::Lost,
             1205 | 3572 => Again::Waited,
+            1153 => Again::No,
             _ if ends_session(server.code) => Again::Lost,
             _ => Again::No,
         };
@@ -169,7 +187,11 @@ fn classify(code: u16) -> (Kind, &'static str) {
         }
         1046 | 1049 => (Kind::Misconfigured, ": create the database, or correct its name in the address"),
         1146 | 1054 | 1136 => (Kind::Schema, ": the schema is missing or not Semel's; run the migration"),
-        1153 => (Kind::Misconfigured, ": an outcome is larger than max_allowed_packet; raise it"),
+        1153 => (Kind::TooLarge, ": raise max_allowed_packet, or lower the limit of kept answers"),
+        // InnoDB of MySQL takes a tenth of its log in one transaction.
+        1118 => {
+            (Kind::TooLarge, ": raise the size of the server's redo log, or lower the limit of kept answers")
+        }
         1366 | 1406 => (Kind::Misconfigured, ": a value cannot be kept as it is"),
         126 | 127 | 144 | 145 | 1034 | 1194 | 1195 | 1712 | 1877 => {
             (Kind::Damaged, ": the server found damaged data; restore from a backup")

@@ -44,6 +44,8 @@ pub(super) struct Server {
     read_only: bool,
     /// Several servers of one cluster take writes.
     several_write: bool,
+    /// The largest message it takes or sends.
+    pub(super) packet_max: usize,
     /// What it would have to be set to, to keep what it has committed.
     lax: Option<&'static str>,
 }
@@ -72,6 +74,7 @@ impl Server {
             id: is("server_uuid").map(str::to_owned),
             read_only: on("read_only") || on("super_read_only") || on("innodb_read_only"),
             several_write: on("wsrep_on"),
+            packet_max: is("max_allowed_packet").and_then(|bytes| bytes.parse().ok()).unwrap_or(usize::MAX),
             lax,
         })
     }

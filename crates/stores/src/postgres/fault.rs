@@ -31,6 +31,14 @@ impl Fault {
         Self { kind, maybe_applied: false, sentence, cause: String::new(), again: false, broken: false }
     }
 
+    /// Not sent, because the server could neither take nor keep it. It would hang up instead of saying so.
+    pub(super) fn too_large(bytes: usize) -> Self {
+        let sentence = format!(
+            "{bytes} bytes cannot be kept in one record of PostgreSQL; lower the limit of kept answers"
+        );
+        Self::new(Kind::TooLarge, sentence)
+    }
+
     /// No answer in time. The connection is given up: its answer would come to the wrong question.
     pub(super) fn timed_out(maybe_applied: bool) -> Self {
         let sentence = "PostgreSQL did not answer in time; look for locks, load and the network";
@@ -145,6 +153,8 @@ pub(super) fn classify(code: &str) -> (Kind, &'static str) {
         "22021" | "22P05" => {
             (Kind::Misconfigured, ": a name cannot be kept as text here; use a database with encoding UTF8")
         }
+        // Program limits: the server cannot keep it, however often it is asked.
+        _ if code.starts_with("54") => (Kind::TooLarge, ": lower the limit of kept answers"),
         "SM001" | "SM003" | "SM004" => (Kind::Misconfigured, ""),
         "SM002" => (Kind::Busy, ": roll back and try the whole transaction again"),
         "25P02" => (Kind::Misconfigured, ": an error before it was ignored; nothing was committed"),

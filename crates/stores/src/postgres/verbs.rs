@@ -12,8 +12,12 @@ use semel_core::store::{
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
 use semel_core::{Nonce, OperationId, Token, mutant};
 
+use super::fault::Fault;
 use super::{PostgresStore, chores, step, sweep};
 use crate::gather::{self, Job};
+
+/// A field, and a message with it, ends at 1 GiB. There is room for the rest of the record, which is read with it.
+const OUTCOME_BYTES_MAX: usize = (1 << 30) - (1 << 20);
 
 impl PostgresStore {
     /// A verb that always goes alone.
@@ -37,6 +41,10 @@ impl PostgresStore {
 
     async fn complete_one(&self, complete: &Complete) -> Result<Completion, Error> {
         self.shared.ready().await?;
+        let bytes = complete.outcome.len();
+        if bytes > OUTCOME_BYTES_MAX && !mutant::on("pg-outcome-not-measured") {
+            return Err(Fault::too_large(bytes).error());
+        }
         // The batch writes outcomes and nothing else; a wish to be remembered longer goes alone.
         if complete.ttl_min.is_some() && !mutant::on("pg-keep-longer-ignored") {
             return step::step(&self.shared, complete).await;

@@ -138,8 +138,8 @@ impl Fault {
                 (Kind::Busy, format!("the system has no memory or no random bytes to give for work on {at}"))
             }
             ffi::SQLITE_TOOBIG => (
-                Kind::Misconfigured,
-                format!("the record is too large for the database {at}; lower the limit of kept bodies"),
+                Kind::TooLarge,
+                format!("the record is too large for the database {at}; lower the limit of kept answers"),
             ),
             _ => (
                 Kind::Schema,

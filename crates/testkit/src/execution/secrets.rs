@@ -11,7 +11,7 @@ use semel_core::verbs::Completion;
 use semel_core::{Keyring, Origin, Outcome, Policy, Refusal, seal};
 
 use super::plain::origin;
-use super::{Till, charged, order, policy};
+use super::{Till, brisk, charged, order, patient, policy};
 use crate::Rig;
 use crate::scene::{COFFEE, granted, request};
 
@@ -44,6 +44,45 @@ pub(super) async fn an_outcome_too_large_to_keep_is_passed_on_and_nothing_reruns
         }
     }
     assert_eq!(till.effects(), 3);
+}
+
+// G-17, G-19
+pub(super) async fn an_outcome_too_large_for_the_store_is_kept_without_its_body(rig: Arc<dyn Rig>) {
+    let till = Till::new(rig);
+    till.faulty.outcome_bytes_max(200);
+    let ring = Keyring::new("k", &[1; 32]).expect("the id is usable");
+    for (kind, policy) in [("plain", policy(patient())), ("sealed", policy(patient().encrypt(ring)))] {
+        let key = format!("{KEY}-{kind}");
+        let whole = Outcome { status: 207, ..Outcome::bytes("text/csv", vec![b'x'; 300]) };
+        let (given, effects) = (whole.clone(), till.effects.clone());
+        let heard = till.run(&key, &policy, async move |_| {
+            effects.fetch_add(1, Ordering::SeqCst);
+            given
+        });
+        let heard = heard.await.expect("there is an answer");
+        assert_eq!(heard.origin, Origin::Fresh);
+        assert!(heard.outcome == whole, "the first caller gets all of it");
+        let record = till.record(&key).await.expect("there is a record");
+        assert_eq!((record.state, record.attempts), (State::Completed, 1), "and it was stored before that");
+        assert!(!record.history.possible_double_effect());
+        assert_eq!(till.charge(&key, &policy).await, Err(Refusal::BodyNotKept { status: 207 }));
+        assert_eq!(till.once.operations(), 0, "and its place is free");
+    }
+    assert_eq!((till.effects(), till.once.tally().bodies_refused()), (2, 2));
+}
+
+// G-17, G-19
+pub(super) async fn with_no_room_even_for_the_status_the_outcome_is_stored_later(rig: Arc<dyn Rig>) {
+    let till = Till::new(rig);
+    till.faulty.outcome_bytes_max(0);
+    let heard = till.charge(KEY, &policy(brisk())).await;
+    assert!(matches!(heard, Err(Refusal::OutcomeUnknown { .. })), "{heard:?}");
+    assert_eq!((till.state(KEY).await, till.once.operations()), (Some(State::InProgress), 1));
+    till.faulty.outcome_bytes_max(usize::MAX);
+    till.settle_down().await;
+    let heard = till.charge(KEY, &policy(patient())).await;
+    assert_eq!(heard, Err(Refusal::BodyNotKept { status: 201 }));
+    assert_eq!(till.effects(), 1);
 }
 
 // G-20

@@ -154,6 +154,25 @@ async fn an_answer_is_sealed_for_its_subject_and_waits_for_the_key() {
 }
 
 #[tokio::test]
+async fn an_answer_too_large_for_the_store_settles_without_its_body() {
+    // G-15, G-19
+    let room = Room::new();
+    let (operation, _) = room.claim("large", &policy(Recovery::Ask)).await;
+    let store = FaultyStore::new(room.store.clone(), |_| Fault::None);
+    store.outcome_bytes_max(100);
+    let answer = Outcome { status: 201, ..Outcome::text("x".repeat(300)) };
+    let given = answer.clone();
+    let whom = move |_: Question| std::future::ready(Reply::Done(given.clone()));
+    let recoverer = Recoverer::new(store, Arc::new(Tokio::new()));
+    let mut recoverer = recoverer.ask("charge", policy(Recovery::Ask), Arc::new(whom));
+    room.pass_time(LEASE * 4);
+    assert_eq!(recoverer.pass().await.unwrap().settled, 1);
+    let stored = room.record(&operation).await.outcome.expect("it is settled");
+    let read = policy(Recovery::Ask).read(&stored, operation.id()).await;
+    assert_eq!(read.unwrap(), answer.without_body());
+}
+
+#[tokio::test]
 async fn never_is_believed_only_with_a_fence() {
     // G-15
     for (below, state) in [(1, State::Unknown), (0, State::Released)] {

@@ -6,9 +6,10 @@ use std::time::Duration;
 use mysql_async::TxOpts;
 use mysql_async::prelude::Queryable;
 use semel_core::error::Kind;
+use semel_core::runtime::Tokio;
 use semel_core::store::EffectStore;
 use semel_core::verbs::{Completion, Renew, Renewal, Stale};
-use semel_core::{Claim, Lease, State};
+use semel_core::{Claim, Lease, Once, Origin, Outcome, Policy, Refusal, State};
 use semel_stores::mysql::MysqlStore;
 use tokio::task::JoinSet;
 
@@ -94,6 +95,66 @@ fn one_bad_call_does_not_fail_its_neighbours() {
                 _ => drop(granted(told.unwrap())),
             }
         }
+    });
+}
+
+#[test]
+fn an_outcome_larger_than_a_message_is_refused_for_good_and_fails_no_neighbour() {
+    // G-17, G-19
+    with_database(async |database| {
+        let store = store(&database).await;
+        let message_max = database.number("SELECT @@max_allowed_packet").await as usize;
+        let leases = claim_all(&store, 0..20).await;
+        let large = leases[19];
+        let mut completions = JoinSet::new();
+        for (n, lease) in leases.into_iter().enumerate() {
+            let (store, bytes) = (store.clone(), if n == 19 { message_max } else { 10 });
+            completions.spawn(async move { (n, store.complete(&complete(&lease, vec![b'x'; bytes])).await) });
+        }
+        for (n, told) in completions.join_all().await {
+            match n {
+                19 => {
+                    let error = told.unwrap_err();
+                    assert!(error.is_too_large() && !error.is_retryable(), "{error:?}");
+                    assert!(error.to_string().contains("max_allowed_packet"), "{error}");
+                }
+                _ => assert_eq!(told.unwrap(), Completion::Stored),
+            }
+        }
+        let error = store.complete(&complete(&large, vec![b'x'; message_max - 1000])).await.unwrap_err();
+        assert!(error.is_too_large(), "what is written must be readable: {error:?}");
+        // What is left is taken, and so is the largest that can be read back.
+        let (now, next) =
+            (store.complete(&complete(&large, vec![b'x'; 10])).await, claim_all(&store, 20..21).await);
+        assert_eq!(now.unwrap(), Completion::Stored);
+        let most = vec![b'x'; message_max - (20 << 10)];
+        assert_eq!(store.complete(&complete(&next[0], most.clone())).await.unwrap(), Completion::Stored);
+        let record = store.get(next[0].holder.operation).await.unwrap().unwrap();
+        assert!(record.outcome.unwrap() == most);
+    });
+}
+
+#[test]
+fn an_answer_larger_than_a_message_is_heard_and_kept_without_its_body() {
+    // G-17, G-19
+    with_database(async |database| {
+        let store = store(&database).await;
+        let message_max = database.number("SELECT @@max_allowed_packet").await as usize;
+        let once = Once::new(store.clone(), Arc::new(Tokio::new()));
+        let policy =
+            Policy::builder().outcome_bytes_max(2 * message_max).store_patience(Duration::from_secs(30));
+        let policy = policy.build().unwrap();
+        let prints = once.fingerprinter().await.unwrap();
+        let run = async |answer: Outcome| {
+            let order = request("large").operation;
+            let print = prints.of_json(b"{}");
+            once.run(order.scope().clone(), order.key().clone(), print, &policy, async move |_| answer).await
+        };
+        let whole = Outcome { status: 201, ..Outcome::bytes("text/csv", vec![b'x'; message_max]) };
+        let heard = run(whole.clone()).await.unwrap();
+        assert!(heard.origin == Origin::Fresh && heard.outcome == whole);
+        assert_eq!(run(Outcome::text("again")).await, Err(Refusal::BodyNotKept { status: 201 }));
+        assert_eq!((once.operations(), once.tally().bodies_refused()), (0, 1));
     });
 }
 

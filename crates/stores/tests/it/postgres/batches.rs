@@ -301,3 +301,16 @@ fn a_record_taken_by_another_meanwhile_is_seen_as_it_is_then() {
         store.close().await;
     });
 }
+
+#[test]
+fn an_outcome_larger_than_a_field_is_refused_for_good_and_without_the_body_it_is_stored() {
+    // G-17, G-19
+    with_database(async |database| {
+        let store = store(&database).await;
+        let lease = claim_all(&store, 0..1).await.remove(0);
+        let error = store.complete(&complete(&lease, vec![0; 1 << 30])).await.unwrap_err();
+        assert!(error.is_too_large() && !error.is_retryable(), "{error:?}");
+        assert_eq!(store.complete(&complete(&lease, vec![b'x'; 10])).await.unwrap(), Completion::Stored);
+        store.close().await;
+    });
+}

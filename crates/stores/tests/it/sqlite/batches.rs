@@ -161,3 +161,22 @@ async fn the_log_starts_over_however_busy_the_store_is() {
     let log = std::fs::metadata(disk.0.path().join("semel.db-wal")).unwrap().len();
     assert!(log < BODIES * BODY_BYTES as u64 * 3 / 4, "the log has {} MiB", log >> 20);
 }
+
+#[tokio::test]
+async fn an_outcome_larger_than_a_row_is_refused_for_good_and_fails_no_neighbour() {
+    // G-17, G-19
+    let disk = Disk::new();
+    let store = Arc::new(disk.open());
+    let (large, small) = (claim(&store, "large").await, claim(&store, "small").await);
+    let done = |lease: &Lease, outcome: Vec<u8>| {
+        let (store, holder) = (store.clone(), lease.holder);
+        async move { store.complete(&Complete { holder, outcome: outcome.into(), ttl_min: None }).await }
+    };
+    // Nothing of it is ever touched, so it takes no memory.
+    let calls = vec![done(&large, vec![0; 1_000_000_001]), done(&small, vec![b'x'; 10])];
+    let told = in_one_batch(&disk, calls).await;
+    let error = told[0].as_ref().unwrap_err();
+    assert!(error.is_too_large() && !error.is_retryable(), "{error:?}");
+    assert!(matches!(told[1], Ok(Completion::Stored)), "{:?}", told[1]);
+    complete(&store, &large, vec![b'x'; 10]).await;
+}
