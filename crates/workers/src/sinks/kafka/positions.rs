@@ -2,6 +2,9 @@
 //!
 //! A compacted topic with one partition per lane. The key is the store and the lane; the value is the epoch
 //! of who wrote it and the outbox's own position, which only the outbox can read.
+//!
+//! Lanes of several stores may share a partition. A reader of what is committed sees nothing behind the beginning of
+//! a transaction that is open, whoever's it is; so such a one of another store is waited for.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +15,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{Message as _, Offset, TopicPartitionList};
+use semel_core::mutant;
 use semel_core::outbox::{Facts, Position, Term};
 
 use super::Trouble;
@@ -21,6 +25,8 @@ use crate::kafka::words;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for the last record.
 const READ_MAX: Duration = Duration::from_secs(30);
+/// The pause between two looks at whether others have ended their transactions.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Offsets looked at from the end, at first: the last record and the marks of its transaction.
 const TAIL: i64 = 16;
 
@@ -94,14 +100,28 @@ impl Positions {
     pub(super) fn read(&self) -> Result<Kept, Trouble> {
         let down =
             |error: KafkaError| Trouble::Down(format!("how far the lane came cannot be read: {error}"));
-        let mut config = self.config.clone();
-        config
-            .set("group.id", &self.transactional_id)
-            .set("isolation.level", "read_committed")
-            .set("enable.auto.commit", "false")
-            .set("enable.partition.eof", "true");
-        let consumer: BaseConsumer = config.create().map_err(|error| Trouble::Unusable(words(&error)))?;
-        let (low, high) = consumer.fetch_watermarks(&self.topic, self.partition, ANSWER_MAX).map_err(down)?;
+        let (_, end) = self
+            .consumer("read_uncommitted")?
+            .fetch_watermarks(&self.topic, self.partition, ANSWER_MAX)
+            .map_err(down)?;
+        let consumer = self.consumer("read_committed")?;
+        let deadline = Instant::now() + READ_MAX;
+        let (low, high) = loop {
+            let (low, readable) =
+                consumer.fetch_watermarks(&self.topic, self.partition, ANSWER_MAX).map_err(down)?;
+            if readable >= end || mutant::on("kafka-position-hidden-by-others") {
+                break (low, readable);
+            }
+            if Instant::now() >= deadline {
+                let text = format!(
+                    "how far the lane came cannot be read: a transaction of somebody else is open in partition {} of the topic \
+                     `{}`, and what was written after it cannot be seen until it ends",
+                    self.partition, self.topic
+                );
+                return Err(Trouble::Down(text));
+            }
+            std::thread::sleep(LOOK_PAUSE);
+        };
         let mut back = TAIL;
         loop {
             let from = low.max(high - back);
@@ -113,6 +133,16 @@ impl Positions {
             }
             back *= 16;
         }
+    }
+
+    fn consumer(&self, isolation: &str) -> Result<BaseConsumer, Trouble> {
+        let mut config = self.config.clone();
+        config
+            .set("group.id", &self.transactional_id)
+            .set("isolation.level", isolation)
+            .set("enable.auto.commit", "false")
+            .set("enable.partition.eof", "true");
+        config.create().map_err(|error| Trouble::Unusable(words(&error)))
     }
 
     fn last_from(&self, consumer: &BaseConsumer, from: i64) -> Result<Option<Bytes>, KafkaError> {

@@ -8,6 +8,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::Headers;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{ClientConfig, Message as _, Offset, TopicPartitionList};
 use semel_core::outbox::{Position, Taken};
 use semel_core::runtime::Tokio;
@@ -244,6 +245,39 @@ async fn opened(sink: &KafkaSink, facts: &Facts, epoch: u64) -> Opened {
 
 async fn sink_again(broker: &str) -> KafkaSink {
     sink(broker, "?transactional=true").await
+}
+
+#[tokio::test]
+async fn another_stores_open_transaction_does_not_hide_how_far_a_lane_came() {
+    // G-42, G-43
+    let Some(broker) = broker() else { return };
+    let (topic, positions) = (
+        topic(&broker, "shared", &[]).await,
+        topic(&broker, "positions", &[("cleanup.policy", "compact")]).await,
+    );
+    let facts = facts();
+    let sink = sink(&broker, &format!("?transactional=true&positions={positions}")).await;
+    let mut line = opened(&sink, &facts, 1).await.line;
+    let mut land = async |n: u8| {
+        let batch = parcels(&sink, 1, &[message(&topic, "k0", n.to_string())]);
+        let position = Position(vec![n].into());
+        let landed = line.publish(Batch { parcels: &batch, position: Some(&position) }).await;
+        assert_eq!(landed, [Receipt::Landed]);
+    };
+    land(1).await;
+    // The relay of another store dies in the middle of its batch. The broker ends that after these two seconds.
+    let other: BaseProducer = ClientConfig::new()
+        .set("bootstrap.servers", &broker)
+        .set("transactional.id", unique("other"))
+        .set("transaction.timeout.ms", "2000")
+        .create()
+        .unwrap();
+    other.init_transactions(Duration::from_secs(60)).unwrap();
+    other.begin_transaction().unwrap();
+    other.send(BaseRecord::to(&positions).partition(0).key("another store.0").payload("x")).unwrap();
+    other.flush(Duration::from_secs(60)).unwrap();
+    land(2).await;
+    assert_eq!(opened(&sink, &facts, 2).await.landed, Some(Position(vec![2].into())));
 }
 
 #[tokio::test]
