@@ -36,7 +36,7 @@ pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
     let (mut learning, mut healthy) = (true, true);
     loop {
         let pause = witness_due.saturating_duration_since(Instant::now());
-        let woken = shared.bell.wait(if learning { LEARNING_PAUSE } else { pause });
+        let woken = shared.bell.wait(wait_for(learning, shared.finish_log.load(Ordering::Relaxed), pause));
         if woken == Woken::Rung {
             length = shorten_log(&shared, &conn, length);
         }
@@ -62,6 +62,12 @@ pub(super) fn run(shared: Arc<Shared>, conn: Connection) {
             learning = learned.unwrap_or(false);
         }
     }
+}
+
+/// How long the bell is waited for. While the log is to be started over nothing can be learned, and with nobody who writes
+/// that may last; the writer rings when it is done.
+fn wait_for(learning: bool, is_awaited: bool, pause: Duration) -> Duration {
+    if learning && !is_awaited { LEARNING_PAUSE } else { pause }
 }
 
 /// The length of the log in pages, and how many of them are in the database file.
@@ -134,4 +140,17 @@ pub(super) fn save_witness(shared: &Shared, mark: Mark) {
 fn at(shared: &Shared) -> std::path::Display<'_> {
     let path: &Path = shared.place.path();
     path.display()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn with_ids_left_to_read_and_a_log_that_waits_for_the_writer_the_keeper_waits_too() {
+        let second = Duration::from_secs(1);
+        assert_eq!(wait_for(true, false, second), LEARNING_PAUSE);
+        assert_eq!(wait_for(true, true, second), second);
+        assert_eq!(wait_for(false, false, second), second);
+    }
 }

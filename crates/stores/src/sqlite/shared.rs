@@ -137,7 +137,7 @@ pub(super) enum Woken {
 }
 
 impl Bell {
-    fn ring(&self) {
+    pub(super) fn ring(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::replace(&mut state.rung, true) {
             drop(state);

@@ -141,6 +141,8 @@ impl Writer {
         {
             self.shared.log_was_moved_at(0);
         }
+        // The keeper may have ids to read, for which it waited.
+        self.shared.bell.ring();
     }
 }
 
