@@ -180,6 +180,13 @@ async fn judge(inbox: &Arc<dyn Inbox>, which: &Which, verdict: Verdict) -> anyho
             eprintln!("semel: letter {number} has no id; give it one with --id");
             return Ok(ExitCode::FAILURE);
         }
+        Judged::HasId => {
+            eprintln!(
+                "semel: letter {number} is not applied: it has an id of its own (semel inbox dead --group {group} shows it), and \
+                 under another its message could be applied twice. Replay it without --id"
+            );
+            return Ok(ExitCode::FAILURE);
+        }
         Judged::IdUsed(state) => {
             let whose = match state {
                 State::Done => "a message that was applied already",

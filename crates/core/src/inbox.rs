@@ -250,7 +250,8 @@ pub enum Kept {
 /// What an operator does with a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Apply it again. One without an id gets this one, which no message of its source may have had before.
+    /// Apply it again. One without an id gets this one, which no message of its source may have had before; one that has an
+    /// id takes no other.
     Replay(Option<Id>),
     /// Never apply it; those behind it go on.
     Discard,
@@ -265,6 +266,9 @@ pub enum Judged {
     NotThere,
     /// It has no id and was given none, so it could not be told from its next delivery.
     NoId,
+    /// It was given an id and has another of its own. Under a second id its message would be applied a second time when it
+    /// is delivered again.
+    HasId,
     /// It was given an id the ledger knows, of a message that has come so far: under this id it would be applied a second
     /// time, or in the place of another.
     IdUsed(State),

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::message::{Header, Message, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, FutureProducer, FutureRecord, Producer as _};
+use rdkafka::{ClientConfig, TopicPartitionList};
 use semel::Nonce;
 use semel::consumer::{Consumer, Options, Source as _, Tally};
 use semel::inbox::{Horizon, Offset};
@@ -28,6 +28,7 @@ crate::on_every_database!(
     a_reader_that_begins_at_the_end_misses_nothing_after_a_restart,
     a_compacted_topic_delivers_again_for_ever,
     a_topic_that_was_made_anew_is_refused_until_its_group_reads_it_from_the_beginning,
+    a_partition_that_lost_what_was_not_applied_is_refused_until_its_group_goes_on_behind_it,
 );
 
 fn config(brokers: &str, name: &str, value: &str) -> ClientConfig {
@@ -83,6 +84,16 @@ impl Topic {
             admin.create_topics([&topic], &AdminOptions::new()).await.unwrap()[0].is_ok()
         })
         .await;
+    }
+
+    /// Deletes what lies before an offset, as retention does.
+    async fn delete_before(&self, offset: i64) {
+        let admin: AdminClient<DefaultClientContext> =
+            config(&self.brokers, "client.id", "t").create().unwrap();
+        let mut before = TopicPartitionList::new();
+        before.add_partition_offset(&self.name, 0, rdkafka::Offset::Offset(offset)).unwrap();
+        let deleted = admin.delete_records(&before, &AdminOptions::new()).await.unwrap();
+        assert!(deleted.elements().iter().all(|one| one.error().is_ok()), "{deleted:?}");
     }
 
     async fn publish(&self, id: &str, key: &str, payload: &str) {
@@ -268,6 +279,108 @@ async fn a_topic_that_was_made_anew_is_refused_until_its_group_reads_it_from_the
         ["new0", "new1"],
         "nothing is skipped, and what was applied is not applied again"
     );
+}
+
+async fn a_partition_that_lost_what_was_not_applied_is_refused_until_its_group_goes_on_behind_it(
+    world: World,
+) {
+    // G-44, G-47
+    let Some(topic) = Topic::new(1).await else { return };
+    for n in 0..3 {
+        topic.publish(&format!("m{n}"), "k", "x").await;
+    }
+    // A group that is new has lost nothing by what went before it.
+    topic.delete_before(1).await;
+    let consumer = topic.start(&world).await;
+    until("all are applied", async || world.effects().await.len() == 2).await;
+    consumer.stop().await;
+    for n in 3..6 {
+        topic.publish(&format!("m{n}"), "k", "x").await;
+    }
+    // What was applied may go.
+    topic.delete_before(3).await;
+    let consumer = topic.start(&world).await;
+    until("the rest is applied", async || world.effects().await.len() == 5).await;
+    consumer.stop().await;
+    for n in 6..10 {
+        topic.publish(&format!("m{n}"), "k", "x").await;
+    }
+    topic.delete_before(8).await;
+    for _ in 0..2 {
+        // However often it is started.
+        let ended = tokio::time::timeout(Duration::from_secs(120), topic.start(&world).await.task).await;
+        let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+        assert_eq!(error.kind(), semel::error::Kind::Damaged, "{error}");
+        let what = format!("offset 6 of partition 0 of the Kafka topic {}", topic.name);
+        let rewind = format!("semel inbox rewind --group {0} --topic {0} --partition 0 --to 8`", topic.name);
+        assert!(error.to_string().contains(&what) && error.to_string().contains(&rewind), "{error}");
+    }
+    assert_eq!(world.effects().await.len(), 5);
+    assert_eq!(world.inbox.rewind(&topic.name, &topic.name, Some(0), 8).await.unwrap(), 1);
+    let consumer = topic.start(&world).await;
+    until("what is there is applied", async || world.effects().await.len() == 7).await;
+    consumer.stop().await;
+    assert_eq!(world.effects().await, ["m1", "m2", "m3", "m4", "m5", "m8", "m9"]);
+}
+
+#[test]
+fn a_group_that_began_at_the_beginning_and_applied_nothing_hears_of_what_is_gone() {
+    // G-44, G-47
+    crate::world::on_sqlite(async |world| {
+        let Some(topic) = Topic::new(1).await else { return };
+        for n in 0..3 {
+            topic.publish(&format!("m{n}"), "k", "x").await;
+        }
+        let from = kafka::Options::new(&topic.brokers, vec![topic.name.clone()], &topic.name);
+        let mut source = Kafka::open(world.inbox.clone(), from).await.unwrap();
+        let read = source.next(10, Duration::from_secs(60)).await.unwrap();
+        assert!(!read.is_empty(), "it has begun");
+        drop(source);
+        topic.delete_before(2).await;
+        let ended = tokio::time::timeout(Duration::from_secs(60), topic.start(&world).await.task).await;
+        let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+        assert!(error.to_string().contains("goes on at offset 0 of partition 0"), "{error}");
+        assert_eq!(world.effects().await.len(), 0);
+    });
+}
+
+#[test]
+fn a_reader_that_is_overtaken_by_deletion_hears_of_it() {
+    // G-44, G-47
+    crate::world::on_sqlite(async |world| {
+        let Some(topic) = Topic::new(1).await else { return };
+        let producer = &topic.producer;
+        let sent: Vec<_> = (0..6000)
+            .map(|n| {
+                let id = n.to_string();
+                let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(&id) });
+                let payload = "x".repeat(1000);
+                let record = FutureRecord::to(&topic.name).key("k").payload(&payload).headers(headers);
+                producer.send_result(record).map_err(|(error, _)| error).unwrap()
+            })
+            .collect();
+        for landed in sent {
+            landed.await.unwrap().unwrap();
+        }
+        let mut from = kafka::Options::new(&topic.brokers, vec![topic.name.clone()], &topic.name);
+        // It reads ahead as little as it can, and nobody takes what it has read.
+        let little = [("queued.min.messages", "1"), ("fetch.message.max.bytes", "1000")];
+        from.also.extend(little.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let mut source = Kafka::open(world.inbox.clone(), from).await.unwrap();
+        let mut read = source.next(1, Duration::from_secs(60)).await.unwrap().len();
+        topic.delete_before(5990).await;
+        let error = loop {
+            match source.next(100, Duration::from_secs(60)).await {
+                Ok(more) if more.is_empty() => panic!("it read {read}, and says nothing"),
+                Ok(more) => read += more.len(),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), semel::error::Kind::Damaged, "{error}");
+        // All that it had read before is given out first.
+        let place = format!("goes on at offset {read} of partition 0");
+        assert!(read > 1 && error.to_string().contains(&place), "{read}: {error}");
+    });
 }
 
 #[test]

@@ -21,6 +21,7 @@ crate::on_every_database!(
     a_key_no_index_takes_keeps_its_order_all_the_same,
     two_transactions_with_the_same_messages_apply_them_once,
     an_id_that_is_known_is_given_to_no_letter,
+    a_letter_that_has_an_id_is_applied_under_no_other,
     the_sweep_deletes_what_is_old_and_settled_and_nothing_else,
     sweeping_beside_consumers_holds_nobody_up,
     a_call_without_a_result_is_made_again_and_with_one_never,
@@ -232,6 +233,24 @@ async fn an_id_that_is_known_is_given_to_no_letter(world: World) {
     assert_eq!(world.apply(&[next]).await, committed(&[New]));
     assert_eq!(world.apply(&[copy]).await, committed(&[Duplicate]));
     assert_eq!(world.effects().await, ["done", "own"]);
+}
+
+async fn a_letter_that_has_an_id_is_applied_under_no_other(world: World) {
+    // G-44, G-45
+    let dead = arrival("own", None, "a");
+    let letter = SetAside { aside: Aside::Dead, ..later(&dead) };
+    world.inbox.set_aside("g", &[letter], &[]).await.unwrap();
+    let letters = world.inbox.letters("g", None, 0, 9).await.unwrap();
+    let judge = async |id: Option<&str>| {
+        let verdict = Verdict::Replay(id.map(|id| Id::parse(id).unwrap()));
+        world.inbox.judge("g", letters[0].number, &verdict).await.unwrap()
+    };
+    assert_eq!(judge(Some("another")).await, Judged::HasId);
+    assert_eq!(world.inbox.letters("g", None, 0, 9).await.unwrap(), letters, "nothing has changed");
+    assert!(world.inbox.due("g", 9).await.unwrap().is_empty());
+    assert_eq!(judge(Some("own")).await, Judged::Made);
+    assert_eq!(judge(None).await, Judged::Made);
+    assert_eq!(world.inbox.due("g", 9).await.unwrap().len(), 1);
 }
 
 async fn the_sweep_deletes_what_is_old_and_settled_and_nothing_else(world: World) {

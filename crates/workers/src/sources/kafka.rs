@@ -19,10 +19,10 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
-use semel_core::Inbox;
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{Horizon, Offset};
 use semel_core::store::Pending;
+use semel_core::{Inbox, mutant};
 use tokio::sync::mpsc;
 
 /// For tests that write to topics.
@@ -90,7 +90,11 @@ impl Options {
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", "read_committed")
-            .set("auto.offset.reset", "earliest");
+            // What is not where it was is looked into; see `Thread::look_again`. To go on elsewhere would pass over messages.
+            .set(
+                "auto.offset.reset",
+                if mutant::on("kafka-source-reads-on-elsewhere") { "earliest" } else { "error" },
+            );
         config
     }
 }
@@ -102,6 +106,8 @@ pub struct Kafka {
     deliveries: mpsc::Receiver<Result<Delivery, Error>>,
     commands: std::sync::mpsc::Sender<Command>,
     waiting: VecDeque<Delivery>,
+    /// Told when all that was read before it has been given out.
+    failure: Option<Error>,
 }
 
 impl Kafka {
@@ -114,11 +120,14 @@ impl Kafka {
         let (commands, orders) = std::sync::mpsc::channel();
         let assigned = Arc::new(Assigned::new(inbox, &options));
         reader::start(&options, assigned.clone(), sender, orders).await?;
-        Ok(Self { options, assigned, deliveries, commands, waiting: VecDeque::new() })
+        Ok(Self { options, assigned, deliveries, commands, waiting: VecDeque::new(), failure: None })
     }
 
     async fn read(&mut self, limit: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
         if self.waiting.is_empty() {
+            if let Some(failure) = self.failure.take() {
+                return Err(failure);
+            }
             match tokio::time::timeout(wait, self.deliveries.recv()).await {
                 Ok(Some(delivery)) => self.waiting.push_back(delivery?),
                 Ok(None) => {
@@ -128,9 +137,13 @@ impl Kafka {
             }
         }
         while self.waiting.len() < limit
+            && self.failure.is_none()
             && let Ok(delivery) = self.deliveries.try_recv()
         {
-            self.waiting.push_back(delivery?);
+            match delivery {
+                Ok(delivery) => self.waiting.push_back(delivery),
+                Err(failure) => self.failure = Some(failure),
+            }
         }
         let count = self.waiting.len().min(limit);
         // What was read under an assignment that ended is somebody else's, or comes again.

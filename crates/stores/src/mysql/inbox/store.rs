@@ -271,13 +271,16 @@ async fn judge(conn: &mut Conn, group: &str, number: u64, verdict: &Verdict) -> 
     let which = [signed(number).into(), group.into()];
     let said = tell(conn, sql::LETTER, &which).await?;
     let Some(found) = said.row(0) else { return Ok(Done::RollBack(Judged::NotThere)) };
-    let has_id = row::int(found, 0)? == 1;
+    let own = row::text(found, 0)?;
     match verdict {
-        Verdict::Replay(None) if !has_id => return Ok(Done::RollBack(Judged::NoId)),
+        Verdict::Replay(None) if own.is_none() => return Ok(Done::RollBack(Judged::NoId)),
+        Verdict::Replay(id) if is_another(id.as_ref().map(Id::as_str), own) => {
+            return Ok(Done::RollBack(Judged::HasId));
+        }
         Verdict::Replay(id) => {
             let [number, group] = which;
             let named = [id.as_ref().map(Id::as_str).into(), number, group];
-            if !has_id {
+            if own.is_none() {
                 let said = tell(conn, sql::NAME, &[named.clone(), named.clone()].concat()).await?;
                 let row = said.row(1).ok_or_else(no_row)?;
                 let state = u8::try_from(row::int(row, 0)?).ok().and_then(State::from_byte);
@@ -293,6 +296,11 @@ async fn judge(conn: &mut Conn, group: &str, number: u64, verdict: &Verdict) -> 
         }
     }
     Ok(Done::Commit(Judged::Made))
+}
+
+/// Whether a letter would be applied under another id than its own.
+fn is_another(given: Option<&str>, own: Option<&str>) -> bool {
+    given.is_some() && own.is_some() && given != own && !mutant::on("inbox-id-ignored")
 }
 
 /// Reads the columns of `due.sql` and `letters.sql`.

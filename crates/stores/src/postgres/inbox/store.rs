@@ -265,7 +265,11 @@ async fn judge(
     };
     let [of_group, of_number] = which;
     let named: [Param<'_>; 3] = [of_group, of_number, (&id, Type::TEXT)];
-    if !get::<bool>(letter, 0)? {
+    let own = get::<Option<&str>>(letter, 0)?;
+    if is_another(id, own) {
+        return Ok(Done::RollBack(Judged::HasId));
+    }
+    if own.is_none() {
         if id.is_none() {
             return Ok(Done::RollBack(Judged::NoId));
         }
@@ -279,6 +283,11 @@ async fn judge(
     }
     ask(REPLAY, &named).await?;
     Ok(Done::Commit(Judged::Made))
+}
+
+/// Whether a letter would be applied under another id than its own.
+fn is_another(given: Option<&str>, own: Option<&str>) -> bool {
+    given.is_some() && own.is_some() && given != own && !mutant::on("inbox-id-ignored")
 }
 
 async fn kept(tx: &Transaction<'_>, group: &str, offsets: &[Offset]) -> Result<Done<Kept>, Error> {

@@ -105,7 +105,7 @@ fn an_outcome_larger_than_a_message_is_refused_for_good_and_fails_no_neighbour()
         let store = store(&database).await;
         let message_max = database.number("SELECT @@max_allowed_packet").await as usize;
         let leases = claim_all(&store, 0..20).await;
-        let large = leases[19].clone();
+        let large = leases[19];
         let mut completions = JoinSet::new();
         for (n, lease) in leases.into_iter().enumerate() {
             let (store, bytes) = (store.clone(), if n == 19 { message_max } else { 10 });

@@ -9,7 +9,7 @@ use rdkafka::client::ClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext, RebalanceProtocol};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
-use rdkafka::types::RDKafkaRespErr;
+use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{self, Assignment, Inbox, Incoming, Kept};
@@ -87,6 +87,7 @@ impl Assigned {
 
     /// Time does not heal it: whoever consumes must hear of it, and end.
     fn refuse(&self, error: Error) {
+        tracing::error!(%error, "a partition is refused");
         *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
     }
 
@@ -122,11 +123,11 @@ impl Assigned {
         Ok(())
     }
 
-    /// Where a reader begins at the end, that end is written down at once: what is written after it must be
-    /// read, also if this reader ends before it has applied anything.
-    fn write_down(&self, (topic, partition, generation): &Taken, end: i64) -> Result<Kept, Error> {
+    /// Where a new group begins is written down at once: what lies behind it must be read, also if this reader ends
+    /// before it has applied anything, and if it is gone by then, somebody must hear of it.
+    fn write_down(&self, (topic, partition, generation): &Taken, at: i64) -> Result<Kept, Error> {
         let (topic, partition, generation) = (topic.clone(), *partition, *generation);
-        let begin = inbox::Offset { topic, partition, generation, first: end, next: end };
+        let begin = inbox::Offset { topic, partition, generation, first: at, next: at };
         self.home.block_on(self.inbox.set_aside(&self.group, &[], &[begin]))
     }
 
@@ -143,6 +144,20 @@ impl Assigned {
              again after it"
         );
         Error::new(Kind::WentBack, text)
+    }
+
+    /// Why a partition is not read that begins behind the place where the group goes on.
+    fn begins_late(&self, (topic, partition, _): &Taken, next: i64, first: i64) -> Error {
+        let group = &self.group;
+        let text = format!(
+            "the group {group} goes on at offset {next} of partition {partition} of the Kafka topic {topic}, and the first one still \
+             there is {first}: what lay between was deleted before it was applied, because it was kept for too short a time, or by \
+             somebody's hand. Reading on would pass over it silently, so nothing is read. (Where a transaction ended there is an \
+             offset without a message; so it may be that none is missing.) What is missing must be had from elsewhere, if it \
+             matters. Then `semel inbox rewind --group {group} --topic {topic} --partition {partition} --to {first}` says that the \
+             group goes on with what is there. Start every consumer of the group again after it"
+        );
+        Error::new(Kind::Damaged, text)
     }
 
     fn unchecked(&self) -> MutexGuard<'_, Waiting> {
@@ -292,6 +307,10 @@ impl Thread {
             let read = match self.consumer.poll(POLL) {
                 None => None,
                 Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts).map(Ok),
+                Some(Err(error)) if is_displaced(&error) => {
+                    self.look_again();
+                    None
+                }
                 Some(Err(error)) => Some(Err(told("reading from Kafka failed", &error))),
             };
             held.extend(read);
@@ -310,10 +329,68 @@ impl Thread {
         }
         let kept = match self.consumer.poll(POLL) {
             Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts),
+            Some(Err(error)) if is_displaced(&error) => {
+                self.look_again();
+                None
+            }
             Some(Err(_)) | None => None,
         };
         let _ = self.consumer.resume(&all);
         kept
+    }
+
+    /// In some partition there is nothing, or nothing yet, at the place that was to be read next; the client does not say in
+    /// which. One that was overtaken by deletion is told behind all that was read before it, for that can still be applied.
+    fn look_again(&self) {
+        if !self.has_been_overtaken()
+            && let Err(error) = self.take_all_again()
+        {
+            // A partition is read no more, and nobody knows which: time does not heal that.
+            let text = format!("Kafka does not let go of partitions: {}", crate::kafka::words(&error));
+            self.assigned.refuse(Error::new(Kind::Closed, text));
+        }
+    }
+
+    /// Whether the beginning of some partition was moved behind the place where it was read on.
+    fn has_been_overtaken(&self) -> bool {
+        let Ok(all) = self.consumer.position() else { return false };
+        let mut overtaken = false;
+        for element in all.elements() {
+            let (topic, partition) = (element.topic(), element.partition());
+            let (Offset::Offset(next), Some(generation)) =
+                (element.offset(), self.assigned.generation(topic, partition))
+            else {
+                continue;
+            };
+            if let Ok((first, _)) = self.consumer.fetch_watermarks(topic, partition, LOOK_MAX)
+                && next < first
+            {
+                let taken = (topic.to_owned(), partition, generation);
+                self.assigned.refuse(self.assigned.begins_late(&taken, next, first));
+                overtaken = true;
+            }
+        }
+        overtaken
+    }
+
+    /// Lets go of all partitions and takes them anew, to be looked at as if they had just been assigned. What was read of
+    /// them and is not applied yet is read again.
+    fn take_all_again(&self) -> KafkaResult<()> {
+        let all = self.consumer.assignment()?;
+        self.consumer.incremental_unassign(&all)?;
+        for element in all.elements() {
+            let (topic, partition) = (element.topic(), element.partition());
+            tracing::warn!(
+                topic,
+                partition,
+                "Kafka has nothing at some place; a partition is looked at again"
+            );
+            self.assigned.lock().remove(&(topic.to_owned(), partition));
+            if let Err(error) = self.assigned.take(topic, partition, How::Assign, &self.deliveries) {
+                self.assigned.refuse(error);
+            }
+        }
+        Ok(())
     }
 
     fn obey(&mut self) {
@@ -351,19 +428,22 @@ impl Thread {
         while began.elapsed() < POLL && !self.consumer.assignment_lost() {
             let Some(mut unchecked) = self.assigned.unchecked().due(Instant::now()) else { break };
             let (topic, partition, _) = &unchecked.taken;
-            let end = || match self.consumer.fetch_watermarks(topic, *partition, LOOK_MAX) {
-                Ok((_, end)) => Some(end),
+            let ends = || match self.consumer.fetch_watermarks(topic, *partition, LOOK_MAX) {
+                Ok(ends) => Some(ends),
                 Err(error) => {
                     // It says nothing about the partition.
-                    tracing::warn!(%error, topic, partition, "Kafka does not say where a partition ends");
+                    tracing::warn!(%error, topic, partition, "Kafka does not say where a partition begins and ends");
                     None
                 }
             };
             let seen = match unchecked.from {
-                From::Beginning => Seen::Is(Offset::Beginning),
-                From::Next(next) => end().map_or(Seen::Nothing, |end| unchecked.compare(next, end)),
-                From::End => match end() {
-                    Some(end) => self.begin_at(&mut unchecked, end),
+                From::Next(next) => ends().map_or(Seen::Nothing, |ends| unchecked.compare(next, ends)),
+                From::Beginning => match ends() {
+                    Some((first, _)) => self.begin_at(&mut unchecked, first),
+                    None => Seen::Nothing,
+                },
+                From::End => match ends() {
+                    Some((_, end)) => self.begin_at(&mut unchecked, end),
                     None => Seen::Nothing,
                 },
                 From::Lost => {
@@ -378,19 +458,19 @@ impl Thread {
                 Seen::Is(offset) => self.begin(unchecked, offset),
                 Seen::Nothing => self.assigned.unchecked().later(unchecked),
                 Seen::Short { next, end } => {
-                    let error = self.assigned.ends_early(&unchecked.taken, next, end);
-                    let (topic, partition, _) = &unchecked.taken;
-                    tracing::error!(%error, topic, partition, "a partition is refused");
-                    self.assigned.refuse(error);
+                    self.assigned.refuse(self.assigned.ends_early(&unchecked.taken, next, end));
+                }
+                Seen::Gone { next, first } => {
+                    self.assigned.refuse(self.assigned.begins_late(&unchecked.taken, next, first));
                 }
             }
         }
         self.look_at = Instant::now() + LOOKS_SHARE * began.elapsed();
     }
 
-    fn begin_at(&self, unchecked: &mut Unchecked, end: i64) -> Seen {
-        match self.assigned.write_down(&unchecked.taken, end) {
-            Ok(Kept::Kept) => return Seen::Is(Offset::Offset(end)),
+    fn begin_at(&self, unchecked: &mut Unchecked, at: i64) -> Seen {
+        match self.assigned.write_down(&unchecked.taken, at) {
+            Ok(Kept::Kept) => return Seen::Is(at),
             Ok(Kept::Fenced) => {
                 // Somebody else took it in the same moment; by the next look Kafka may have said so.
                 unchecked.from = From::Lost;
@@ -404,7 +484,8 @@ impl Thread {
     }
 
     /// Reads a partition from here on.
-    fn begin(&mut self, unchecked: Unchecked, offset: Offset) {
+    fn begin(&mut self, unchecked: Unchecked, next: i64) {
+        let offset = Offset::Offset(next);
         let Unchecked { taken, how, .. } = &unchecked;
         let (topic, partition, generation) = taken.clone();
         self.assigned.lock().insert((topic.clone(), partition), generation);
@@ -428,6 +509,11 @@ impl Thread {
             }
         }
     }
+}
+
+/// Whether there was nothing where the client was to read on.
+fn is_displaced(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(RDKafkaErrorCode::AutoOffsetReset)
 }
 
 /// `None` for a message of a partition that is not ours any more.

@@ -6,7 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use rdkafka::Offset;
 use semel_core::mutant;
 
 use super::reader::Taken;
@@ -24,7 +23,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(5);
 pub(super) enum From {
     /// Where the database goes on, if the partition reaches that far.
     Next(i64),
-    /// With the oldest message.
+    /// With the oldest message there is now.
     Beginning,
     /// With the next one to be written.
     End,
@@ -45,11 +44,13 @@ pub(super) enum How {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen {
     /// It may be read from here on.
-    Is(Offset),
+    Is(i64),
     /// No answer, or none that can be believed yet.
     Nothing,
     /// It ends before the place where the database goes on, and stays so.
     Short { next: i64, end: i64 },
+    /// It begins behind the place where the database goes on: what was between is gone.
+    Gone { next: i64, first: i64 },
 }
 
 /// One of them.
@@ -68,14 +69,19 @@ impl Unchecked {
         Self { taken, from, how, short: None, look_at: Instant::now() }
     }
 
-    /// Compares where it ends with where the database goes on.
-    pub(super) fn compare(&mut self, next: i64, end: i64) -> Seen {
+    /// Compares where it begins and ends with where the database goes on.
+    pub(super) fn compare(&mut self, next: i64, (first, end): (i64, i64)) -> Seen {
+        // Compaction and the marks of transactions leave holes behind the beginning, and do not move it. No look is needed
+        // to believe it: a partition never says that it begins later than it does.
+        if next < first && !mutant::on("kafka-source-beginning-unchecked") {
+            return Seen::Gone { next, first };
+        }
         self.compare_at(next, end, Instant::now())
     }
 
     fn compare_at(&mut self, next: i64, end: i64, now: Instant) -> Seen {
         if next <= end || mutant::on("kafka-source-end-unchecked") {
-            return Seen::Is(Offset::Offset(next));
+            return Seen::Is(next);
         }
         let (since, looks) = self.short.map_or((now, 1), |(since, looks)| (since, looks + 1));
         if looks == 1 {
@@ -144,10 +150,19 @@ mod tests {
             assert_eq!(one.compare_at(5, 2, began + Duration::from_secs(seconds)), Seen::Nothing);
         }
         assert_eq!(one.compare_at(5, 2, began + SHORT_FOR), Seen::Short { next: 5, end: 2 });
-        assert_eq!(one.compare_at(5, 5, began + SHORT_FOR), Seen::Is(Offset::Offset(5)));
+        assert_eq!(one.compare_at(5, 5, began + SHORT_FOR), Seen::Is(5));
         let mut rare = Unchecked::new(("t".into(), 0, 1), From::Next(5), How::Assign);
         assert_eq!(rare.compare_at(5, 2, began), Seen::Nothing);
         assert_eq!(rare.compare_at(5, 2, began + 2 * SHORT_FOR), Seen::Nothing, "two looks are few");
+    }
+
+    #[test]
+    fn what_lies_before_the_beginning_is_gone_and_the_beginning_itself_is_not() {
+        // G-44, G-47
+        let mut one = Unchecked::new(("t".into(), 0, 1), From::Next(5), How::Assign);
+        assert_eq!(one.compare(5, (6, 9)), Seen::Gone { next: 5, first: 6 });
+        assert_eq!(one.compare(5, (5, 9)), Seen::Is(5));
+        assert_eq!(one.compare(5, (5, 5)), Seen::Is(5));
     }
 
     #[test]

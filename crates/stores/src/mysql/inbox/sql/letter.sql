@@ -1,2 +1,2 @@
--- Whether a letter is there, and has an id; held.
-SELECT id IS NOT NULL FROM semel_inbox_letter WHERE number = ? AND grp = ? FOR UPDATE
+-- Whether a letter is there, and its id if it has one; held.
+SELECT id FROM semel_inbox_letter WHERE number = ? AND grp = ? FOR UPDATE
