@@ -353,8 +353,9 @@ impl EffectStore for MemoryStore {
 
     fn rotate_hash_key(&self) -> Pending<'_, u32> {
         let rotated = self.open().map(|mut inner| {
+            let first = inner.state.mark.first_key_version();
             let keys = &mut inner.state.hash_keys;
-            let version = keys.iter().map(|key| key.version).max().unwrap_or(0) + 1;
+            let version = keys.iter().map(|key| key.version).max().unwrap_or(0).max(first - 1) + 1;
             keys.insert(0, HashKey::new(version, secret()));
             keys.truncate(KEYS_MAX);
             version

@@ -81,6 +81,18 @@ impl Mark {
         self < seen && !crate::mutant::on("restore-unnoticed")
     }
 
+    /// The first version a key of fingerprints made in this epoch may have. Each epoch has versions of its own: one that
+    /// began with a restore has forgotten how far the lost one had come, and processes may still use its keys.
+    pub fn first_key_version(self) -> u32 {
+        const EPOCHS: u64 = 1 << 15;
+        let before = if crate::mutant::on("lost-key-version-again") {
+            0
+        } else {
+            self.epoch.min(EPOCHS - 1).saturating_sub(1)
+        };
+        (u32::try_from(before).unwrap_or(0) << 16) + 1
+    }
+
     /// Where a restored store starts again once an operator has acknowledged.
     pub fn acknowledged(self, seen: Self) -> Self {
         let token = self.token.max(seen.token).0.saturating_add(RESTORE_GAP);
@@ -265,7 +277,8 @@ pub trait EffectStore: Send + Sync + 'static {
     /// or not; repeat it. On a store that did not go back it only begins a new epoch.
     fn acknowledge_restore<'a>(&'a self, by: &'a str) -> Pending<'a, Mark>;
 
-    /// Adds a new key for fingerprints and returns its version. Older ones stay for comparing, the
+    /// Adds a new key for fingerprints and returns its version: the one after the newest, or the
+    /// [first of the epoch](Mark::first_key_version), whichever is greater. Older ones stay for comparing, the
     /// newest [`KEYS_MAX`](crate::fingerprint::KEYS_MAX) in all: a record made under a key that fell
     /// out can no longer be compared, so let a TTL pass between rotations. After a crash right after
     /// it: added or not.

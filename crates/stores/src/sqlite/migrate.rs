@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, params};
-use semel_core::Nonce;
 use semel_core::clock::Timestamp;
 use semel_core::error::Error;
 use semel_core::fingerprint::HashKey;
+use semel_core::{Nonce, mutant};
 
 use super::error::Fault;
 use super::place::Place;
@@ -141,5 +141,9 @@ fn found_store(conn: &Connection, now: Timestamp) -> Result<(), Fault> {
 pub(super) fn add_hash_key(conn: &Connection, now: Timestamp) -> Result<u32, Fault> {
     let key = HashKey::generate(0).map_err(|error| Fault::no_randomness(error.to_string()))?;
     let values = params![key.secret().as_slice(), now.as_micros()];
-    Ok(conn.query_row(include_str!("sql/add_hash_key.sql"), values, |row| row.get(0))?)
+    let sql = include_str!("sql/add_hash_key.sql");
+    if mutant::on("lost-key-version-again") {
+        return Ok(conn.query_row(&sql.replace("<< 16", "<< 0"), values, |row| row.get(0))?);
+    }
+    Ok(conn.query_row(sql, values, |row| row.get(0))?)
 }

@@ -152,6 +152,25 @@ pub(super) async fn a_restored_store_answers_nothing_until_acknowledged(rig: Arc
     assert!(shop.grant(&operation("restore-00000009"), Recovery::Hold).await.holder.token > next.token);
 }
 
+// G-6, G-13: a process may still hold the lost key, and what it stores must not pass for another request's.
+pub(super) async fn a_key_made_after_a_restore_has_a_version_that_no_lost_key_had(rig: Arc<dyn Rig>) {
+    let shop = Shop(rig);
+    let rotate = async || shop.store().rotate_hash_key().await.expect("a rotation is answered");
+    let kept = rotate().await;
+    shop.0.back_up().await;
+    let lost = [rotate().await, rotate().await];
+    shop.completed(&operation("restore-key-00001"), "paid").await;
+    shop.0.restore().await;
+    shop.store().acknowledge_restore("ops").await.expect("an operator may acknowledge");
+    let keys = shop.store().status().await.expect("a status is answered").hash_keys;
+    assert_eq!(keys[0].version, kept, "acknowledging makes no key: the oldest one may name tenants");
+    let fresh = rotate().await;
+    assert!(lost.iter().all(|lost| fresh > *lost), "{fresh} after {lost:?}");
+    assert_eq!(rotate().await, fresh + 1, "and it goes on from there");
+    let keys = shop.store().status().await.expect("a status is answered").hash_keys;
+    assert_eq!((keys[1].version, keys[2].version), (fresh, kept), "newest first");
+}
+
 // G-13
 pub(super) async fn a_backup_put_back_at_once_needs_no_acknowledgement(rig: Arc<dyn Rig>) {
     let shop = Shop(rig);

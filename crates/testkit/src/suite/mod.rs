@@ -153,6 +153,7 @@ macro_rules! conformance_cases {
             durable {
                 a_restart_keeps_every_field_of_every_record "G-9" "G-10",
                 a_restored_store_answers_nothing_until_acknowledged "G-13",
+                a_key_made_after_a_restore_has_a_version_that_no_lost_key_had "G-6" "G-13",
                 a_backup_put_back_at_once_needs_no_acknowledgement "G-13",
                 a_damaged_outcome_never_makes_a_key_free "G-20",
                 a_store_says_what_it_is "G-12",
