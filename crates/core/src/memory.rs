@@ -4,7 +4,7 @@
 //! survive the process. It does not pretend to be durable.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -41,10 +41,10 @@ pub struct Snapshot {
     mark: Mark,
     hash_keys: Vec<HashKey>,
     records: HashMap<OperationId, Box<Slot>>,
-    /// All, for listing; and apart from them those that have not ended, for the recoverer.
-    tokens: BTreeSet<(Token, OperationId)>,
-    open: BTreeSet<(Token, OperationId)>,
-    looks: BTreeSet<(Timestamp, OperationId)>,
+    /// All, for listing; and apart from them those that have not ended, for the recoverer. No two have one token.
+    tokens: BTreeMap<Token, OperationId>,
+    open: BTreeSet<Token>,
+    looks: BTreeSet<(Timestamp, Token)>,
 }
 
 /// A record, and when the sweeper looks at it next.
@@ -67,7 +67,7 @@ impl MemoryStore {
             mark: Mark { epoch: 1, token: Token(0) },
             hash_keys: vec![HashKey::new(1, secret())],
             records: HashMap::new(),
-            tokens: BTreeSet::new(),
+            tokens: BTreeMap::new(),
             open: BTreeSet::new(),
             looks: BTreeSet::new(),
         };
@@ -159,10 +159,10 @@ impl Snapshot {
         let id = record.operation.id();
         let is_open = matches!(record.state, State::InProgress | State::Unknown);
         let token = record.token;
-        let fresh = match self.records.entry(id) {
+        let is_new = match self.records.entry(id) {
             Entry::Vacant(empty) => {
                 let look = record::first_look(&record);
-                self.looks.insert((look, id));
+                self.looks.insert((look, token));
                 empty.insert(Box::new(Slot { record, look }));
                 true
             }
@@ -170,47 +170,51 @@ impl Snapshot {
                 let slot = full.get_mut();
                 let before = std::mem::replace(&mut slot.record, record);
                 if before.token != token || !is_open {
-                    self.open.remove(&(before.token, id));
+                    self.open.remove(&before.token);
                 }
                 if before.token != token {
-                    self.tokens.remove(&(before.token, id));
-                    let look = record::first_look(&slot.record);
-                    self.schedule(id, look);
+                    self.tokens.remove(&before.token);
+                    self.looks.remove(&(slot.look, before.token));
+                    slot.look = record::first_look(&slot.record);
+                    self.looks.insert((slot.look, token));
                 }
                 before.token != token
             }
         };
-        if fresh {
-            self.tokens.insert((token, id));
+        if is_new {
+            self.tokens.insert(token, id);
         }
-        if is_open && fresh {
-            self.open.insert((token, id));
+        if is_open && is_new {
+            self.open.insert(token);
         }
     }
 
     fn schedule(&mut self, id: OperationId, look: Timestamp) {
         if let Some(slot) = self.records.get_mut(&id) {
             let before = std::mem::replace(&mut slot.look, look);
-            self.looks.remove(&(before, id));
-            self.looks.insert((look, id));
+            self.looks.remove(&(before, slot.record.token));
+            self.looks.insert((look, slot.record.token));
         }
     }
 
     fn remove(&mut self, id: OperationId) {
         if let Some(slot) = self.records.remove(&id) {
-            self.tokens.remove(&(slot.record.token, id));
-            self.open.remove(&(slot.record.token, id));
-            self.looks.remove(&(slot.look, id));
+            self.tokens.remove(&slot.record.token);
+            self.open.remove(&slot.record.token);
+            self.looks.remove(&(slot.look, slot.record.token));
         }
     }
 
     fn list(&self, now: Timestamp, filter: &Filter, after: Token, limit: u32) -> Page {
         let limit = limit.min(LOOK_MAX) as usize;
-        let above = (Bound::Excluded((after, OperationId::from_bytes([0xff; 32]))), Bound::Unbounded);
-        let all = if filter.is_only_unsettled() { &self.open } else { &self.tokens };
+        let above = (Bound::Excluded(after), Bound::Unbounded);
+        let all: Box<dyn Iterator<Item = (&Token, &OperationId)>> = match filter.is_only_unsettled() {
+            true => Box::new(self.open.range(above).filter_map(|token| self.tokens.get_key_value(token))),
+            false => Box::new(self.tokens.range(above)),
+        };
         let most = if mutant::on("list-ignores-limit") { usize::MAX } else { limit };
         let (mut looked, mut last, mut records) = (0, None, Vec::new());
-        for (token, id) in all.range(above).take(most) {
+        for (token, id) in all.take(most) {
             (looked, last) = (looked + 1, Some(*token));
             if let Some(record) = self.record(id).filter(|record| filter.matches(record)) {
                 records.push(Record { outcome: None, ..record.clone() });
@@ -222,8 +226,8 @@ impl Snapshot {
     fn sweep(&mut self, now: Timestamp, limit: u32, unknown_kept: Duration) -> SweepReport {
         let mut report = SweepReport::default();
         let most = if mutant::on("sweep-ignores-limit") { usize::MAX } else { limit as usize };
-        let due: Vec<OperationId> =
-            self.looks.iter().take_while(|(look, _)| *look <= now).take(most).map(|(_, id)| *id).collect();
+        let due = self.looks.iter().take_while(|(look, _)| *look <= now).take(most);
+        let due: Vec<OperationId> = due.filter_map(|(_, token)| self.tokens.get(token).copied()).collect();
         for id in &due {
             let Some(record) = self.record(id) else { continue };
             match record::sweep(record, now, unknown_kept) {

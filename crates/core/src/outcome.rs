@@ -34,7 +34,7 @@ pub struct Outcome {
 pub struct Line {
     /// Field name; see [`Line::name_of`].
     pub name: Cow<'static, str>,
-    /// Field value, as bytes.
+    /// Field value, as bytes; see [`Line::value_of`].
     pub value: Bytes,
 }
 
@@ -52,6 +52,11 @@ impl Line {
             "server" => "server",
             other => return Cow::Owned(other.to_owned()),
         })
+    }
+
+    /// A value for a line. Values that most responses have are not copied.
+    pub fn value_of(value: &[u8]) -> Bytes {
+        usual(value).unwrap_or_else(|| Bytes::copy_from_slice(value))
     }
 }
 
@@ -227,18 +232,17 @@ fn read_lines(input: &mut Reader<'_>, whole: &Bytes) -> Result<Vec<Line>, Trunca
     let mut lines = Vec::with_capacity(count.min(64) as usize);
     for _ in 0..count {
         let name = std::str::from_utf8(input.bytes()?).map_err(|_| Truncated)?;
-        lines.push(Line { name: Line::name_of(name), value: value_of(input.bytes()?, whole) });
+        let value = input.bytes()?;
+        let value = usual(value).unwrap_or_else(|| whole.slice_ref(value));
+        lines.push(Line { name: Line::name_of(name), value });
     }
     Ok(lines)
 }
 
 /// Values that most responses have count nobody who shares the encoding.
-fn value_of(value: &[u8], whole: &Bytes) -> Bytes {
+fn usual(value: &[u8]) -> Option<Bytes> {
     const USUAL: [&[u8]; 2] = [b"application/json", b"text/plain; charset=utf-8"];
-    match USUAL.into_iter().find(|usual| *usual == value) {
-        Some(usual) => Bytes::from_static(usual),
-        None => whole.slice_ref(value),
-    }
+    USUAL.into_iter().find(|usual| *usual == value).map(Bytes::from_static)
 }
 
 #[cfg(test)]

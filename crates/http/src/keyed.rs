@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body::Body;
 use semel_core::joined::Call;
 use semel_core::policy::DEFAULTS;
@@ -225,23 +225,23 @@ where
 {
     let Admitted { tenant, body, trailers, mut keys } = admitted;
     let policy = route.policy_for(&head).into_owned();
-    let identity = route.identity(&head.method, &head.uri);
+    let scope = match shared.scope(route, tenant.as_deref(), &head.method, &head.uri) {
+        Ok(scope) => scope,
+        Err(problem) => return refusal(problem, route),
+    };
     let mut print = Sight::of(&head, &body).print(route, key, &keys);
     let request = Request::from_parts(head, RequestBody::whole(body, trailers));
     let exchange = Arc::new(Exchange::new(service, request));
     let mut reloaded = false;
     let result = loop {
-        let scope = match shared.scope(tenant.as_deref(), &identity) {
-            Ok(scope) => scope,
-            Err(problem) => return refusal(problem, route),
-        };
+        let (scope, named) = (scope.clone(), key.clone());
         let (ours, of, span) = (exchange.clone(), route.clone(), Span::current());
         let runtime = shared.once.runtime().clone();
         let effect = move |attempt| ours.perform(attempt, of, runtime).instrument(span);
         let result = match &keys {
-            Ok(_) => shared.once.run(scope, key.clone(), print.clone(), &policy, effect).await,
+            Ok(_) => shared.once.run(scope, named, print.clone(), &policy, effect).await,
             Err(error) => {
-                shared.once.run_without_store(scope, key.clone(), print.clone(), &policy, error, effect).await
+                shared.once.run_without_store(scope, named, print.clone(), &policy, error, effect).await
             }
         };
         match result {
@@ -282,7 +282,7 @@ where
     if keys.is_err() {
         return refusal(Problem::new(Kind::StoreUnavailable).retry_after(DEFAULTS.retry_after_min), route);
     }
-    let scope = match shared.scope(tenant.as_deref(), &route.identity(&head.method, &head.uri)) {
+    let scope = match shared.scope(route, tenant.as_deref(), &head.method, &head.uri) {
         Ok(scope) => scope,
         Err(problem) => return refusal(problem, route),
     };
@@ -378,11 +378,14 @@ fn refusal<R>(problem: Problem, route: &Route) -> (observer::Kind, Response<Repl
 
 impl Shared {
     /// The scope of an operation; the error is for the client whose name cannot be used.
-    pub(crate) fn scope(&self, tenant: Option<&str>, identity: &str) -> Result<Scope, Problem> {
-        let scope = match tenant {
-            Some(tenant) => Scope::new(&self.namespace, tenant, identity),
-            None => Scope::shared(&self.namespace, identity),
-        };
+    pub(crate) fn scope(
+        &self,
+        route: &Route,
+        tenant: Option<&str>,
+        method: &Method,
+        uri: &Uri,
+    ) -> Result<Scope, Problem> {
+        let scope = route.scope(&self.namespace, tenant, method, uri);
         scope.map_err(|error| Problem::new(Kind::TenantUnverified).detail(sentence(&error.to_string())))
     }
 }

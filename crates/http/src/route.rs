@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use http::header::HeaderName;
@@ -15,7 +15,7 @@ use semel_core::fingerprint::Pointers;
 use semel_core::operation::PART_BYTES_MAX;
 use semel_core::policy::Nonsense;
 use semel_core::runtime::Boxed;
-use semel_core::{Policy, Scope, mutant};
+use semel_core::{Policy, Scope, mutant, operation};
 use sha2::{Digest, Sha256};
 
 use crate::age::ExpiredKeys;
@@ -71,6 +71,7 @@ pub struct Route {
     described_by: Option<HeaderValue>,
     attempt_headers: bool,
     recent: Recent,
+    shared_scope: OnceLock<Scope>,
     same_transaction: bool,
 }
 
@@ -175,6 +176,34 @@ impl Route {
         &self.recent
     }
 
+    /// The scope of an operation. Where neither client nor path is part of it, all operations share one.
+    pub(crate) fn scope(
+        &self,
+        namespace: &str,
+        tenant: Option<&str>,
+        method: &Method,
+        uri: &Uri,
+    ) -> Result<Scope, operation::Invalid> {
+        let identity = self.identity(method, uri);
+        let (Cow::Borrowed(id), None) = (&identity, tenant) else {
+            return match tenant {
+                Some(tenant) => Scope::new(namespace, tenant, &identity),
+                None => Scope::shared(namespace, &identity),
+            };
+        };
+        // Layers of several namespaces may share a route.
+        let ours =
+            |scope: &&Scope| scope.namespace() == namespace || mutant::on("namespace-of-another-layer");
+        match self.shared_scope.get().filter(ours) {
+            Some(scope) => Ok(scope.clone()),
+            None => {
+                let scope = Scope::shared(namespace, id)?;
+                let _ = self.shared_scope.set(scope.clone());
+                Ok(scope)
+            }
+        }
+    }
+
     pub(crate) fn fingerprint_headers(&self) -> &[HeaderName] {
         &self.fingerprint_headers
     }
@@ -230,6 +259,7 @@ impl Builder {
             described_by: None,
             attempt_headers: false,
             recent: Recent::default(),
+            shared_scope: OnceLock::new(),
             same_transaction: false,
         };
         Self { route, pointers: Vec::new(), subject_header: None }

@@ -41,8 +41,7 @@ impl SemelLayer {
         if let Some(check) = route.auth_check() {
             check.check(request).await.map_err(|response| Refused::ByCheck(Box::new(response)))?;
         }
-        let identity = route.identity(&request.method, &request.uri);
-        let scope = self.shared.scope(tenant.as_deref(), &identity)?;
+        let scope = self.shared.scope(route, tenant.as_deref(), &request.method, &request.uri)?;
         let operation = Operation::new(scope, key);
         let store = self.shared.once.store();
         let record = in_time(&self.shared.once, store.get(operation.id())).await.map_err(away)?;

@@ -35,8 +35,7 @@ pub(crate) fn outcome(
                 redacted = true;
                 continue;
             }
-            let value = Bytes::copy_from_slice(value.as_bytes());
-            kept.push(Line { name: Line::name_of(name.as_str()), value });
+            kept.push(Line { name: Line::name_of(name.as_str()), value: Line::value_of(value.as_bytes()) });
         }
         kept
     };

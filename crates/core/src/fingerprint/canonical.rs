@@ -1,4 +1,5 @@
 use std::cell::Cell;
+use std::sync::Arc;
 
 use super::lent::Lent;
 use super::paths::PATHS_MAX;
@@ -22,6 +23,8 @@ pub(super) struct Canonical {
     names: Lent<u8>,
     leaves: Lent<Leaf>,
     truncated: bool,
+    // The paths, if an earlier request had the same: then the list above may hold only the first of them.
+    known: Option<Arc<Names>>,
 }
 
 thread_local! {
@@ -48,7 +51,7 @@ impl Canonical {
         bytes.reserve(domain.len() + bytes_hint);
         bytes.extend_from_slice(domain);
         let (path, names, leaves) = (Lent::from(&PATH), Lent::from(&NAMES), Lent::from(&LEAVES));
-        Self { bytes, path, names, leaves, truncated: false }
+        Self { bytes, path, names, leaves, truncated: false, known: None }
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -59,24 +62,50 @@ impl Canonical {
         self.truncated
     }
 
-    /// Path and canonical value of every leaf that is kept.
-    pub(super) fn leaves(&self) -> impl ExactSizeIterator<Item = (&[u8], &[u8])> {
-        let mut start = 0;
-        self.leaves.iter().map(move |leaf| {
-            let from = std::mem::replace(&mut start, leaf.name_end as usize);
-            (&self.names[from..leaf.name_end as usize], &self.bytes[leaf.from..leaf.to])
+    /// What was written since `from`.
+    pub(super) fn since(&self, from: usize) -> &[u8] {
+        &self.bytes[from..]
+    }
+
+    /// The canonical value of every leaf that is kept.
+    pub(super) fn values(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.leaves.iter().map(|leaf| &self.bytes[leaf.from..leaf.to])
+    }
+
+    /// How many leaves are kept so far.
+    pub(super) fn leaves(&self) -> usize {
+        self.leaves.len()
+    }
+
+    pub(super) fn names(&self) -> Arc<Names> {
+        self.known.clone().unwrap_or_else(|| {
+            let ends = self.leaves.iter().map(|leaf| leaf.name_end).collect();
+            Arc::new(Names { text: self.names[..].into(), ends })
         })
     }
 
-    pub(super) fn names(&self) -> Names {
-        let ends = self.leaves.iter().map(|leaf| leaf.name_end).collect();
-        Names { text: self.names[..].into(), ends }
+    /// Whether the leaves have just these paths.
+    pub(super) fn has_names(&self, names: &Arc<Names>) -> bool {
+        match &self.known {
+            Some(known) => Arc::ptr_eq(known, names),
+            None => {
+                self.leaves.len() == names.ends.len()
+                    && self.begins(names)
+                    && self.names.len() == names.text.len()
+            }
+        }
     }
 
-    /// Whether the leaves have just these paths.
-    pub(super) fn has_names(&self, names: &Names) -> bool {
-        let ends = self.leaves.iter().map(|leaf| leaf.name_end);
-        names.text[..] == self.names[..] && ends.eq(names.ends.iter().copied())
+    /// Whether the leaves so far have the first of these paths.
+    pub(super) fn begins(&self, names: &Names) -> bool {
+        let ends = self.leaves.iter().map(|leaf| &leaf.name_end);
+        names.text.starts_with(&self.names)
+            && names.ends.get(..self.leaves.len()).is_some_and(|known| ends.eq(known))
+    }
+
+    /// Takes paths that an earlier request had, and this one has too.
+    pub(super) fn know(&mut self, names: Arc<Names>) {
+        self.known = Some(names);
     }
 
     /// Where the next byte will be written.
@@ -86,6 +115,11 @@ impl Canonical {
 
     pub(super) fn tag(&mut self, tag: u8) {
         self.bytes.push(tag);
+    }
+
+    /// What was canonical in an earlier request, as it was.
+    pub(super) fn copy(&mut self, canonical: &[u8]) {
+        self.bytes.extend_from_slice(canonical);
     }
 
     /// A tag, a length and a text.
@@ -172,6 +206,15 @@ impl Canonical {
         self.leaves.push(Leaf { name_end: self.names.len() as u32, from, to: self.bytes.len() });
     }
 
+    /// As [`leaf`](Self::leaf), where the path is [known](Self::know).
+    pub(super) fn leaf_of_known_path(&mut self, from: usize) {
+        if self.leaves.len() == PATHS_MAX {
+            self.truncated = true;
+            return;
+        }
+        self.leaves.push(Leaf { name_end: 0, from, to: self.bytes.len() });
+    }
+
     /// A field outside the body: tag, text, and a leaf of its own.
     pub(super) fn named(&mut self, name: &str, write: impl FnOnce(&mut Self)) {
         self.named_of(name, b"", write);
@@ -205,6 +248,11 @@ impl Names {
     /// What they take in memory.
     pub(super) fn bytes(&self) -> usize {
         self.text.len() + self.ends.len() * size_of::<u32>()
+    }
+
+    /// The paths in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.ends.len()).map(|at| self.get(at))
     }
 
     fn get(&self, at: usize) -> &[u8] {

@@ -68,13 +68,39 @@ struct Text {
 impl<'a> Document<'a> {
     /// `None` for what is not strictly JSON in UTF-8 without a byte order mark, or beyond the limits.
     pub(super) fn parse(source: &'a [u8]) -> Option<Self> {
-        if source.len() > BYTES_MAX || str::from_utf8(source).is_err() {
-            return None;
-        }
-        let (nodes, decoded, open) = (Lent::from(&NODES), Lent::from(&DECODED), Lent::from(&OPEN));
-        let mut reader = Reader { source, at: 0, decoded, nodes, open };
+        Self::of_text(str::from_utf8(source).ok()?)
+    }
+
+    /// The same, of what is known to be UTF-8.
+    pub(super) fn of_text(source: &'a str) -> Option<Self> {
+        let mut reader = Reader::of(source)?;
         reader.document()?;
-        Some(Self { source, decoded: reader.decoded, nodes: reader.nodes })
+        Some(reader.end())
+    }
+
+    /// Reads a text that is a scalar behind each of these pieces and one more piece at its end. Only the scalars
+    /// are values of the document then. `None` if it is another text.
+    ///
+    /// A text with the pieces of one that [`of_text`](Self::of_text) read is read by it too, to the same
+    /// containers and names: whoever reads comes to each scalar by the same bytes.
+    pub(super) fn between<'b>(
+        source: &'a str,
+        before: impl Iterator<Item = &'b [u8]>,
+        behind: &[u8],
+    ) -> Option<Self> {
+        let mut reader = Reader::of(source)?;
+        for piece in before {
+            reader.skip_piece(piece)?;
+            reader.scalar()?;
+        }
+        reader.skip_piece(behind)?;
+        (reader.at == source.len()).then(|| reader.end())
+    }
+
+    /// The scalars, as written.
+    pub(super) fn scalars(&self) -> impl Iterator<Item = Id> {
+        let is_scalar = |id: &Id| !matches!(self.kind(*id), Kind::Array | Kind::Object);
+        (0..self.nodes.len()).filter(is_scalar)
     }
 
     pub(super) fn kind(&self, id: Id) -> Kind {
@@ -134,7 +160,30 @@ struct Open {
     is_empty: bool,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    fn of(source: &'a str) -> Option<Self> {
+        let (nodes, decoded, open) = (Lent::from(&NODES), Lent::from(&DECODED), Lent::from(&OPEN));
+        (source.len() <= BYTES_MAX).then_some(Self { source: source.as_bytes(), at: 0, decoded, nodes, open })
+    }
+
+    fn end(self) -> Document<'a> {
+        Document { source: self.source, decoded: self.decoded, nodes: self.nodes }
+    }
+
+    fn skip_piece(&mut self, piece: &[u8]) -> Option<()> {
+        let differs =
+            !self.source[self.at..].starts_with(piece) && !crate::mutant::on("spelling-taken-for-known");
+        self.at += piece.len();
+        (!differs && self.at <= self.source.len()).then_some(())
+    }
+
+    fn scalar(&mut self) -> Option<()> {
+        match self.peek()? {
+            b'{' | b'[' => None,
+            _ => self.value(Text::default()),
+        }
+    }
+
     fn document(&mut self) -> Option<()> {
         self.skip_space();
         self.value(Text::default())?;

@@ -11,8 +11,39 @@ use super::pointer::{Cursor, Pointers, Step};
 ///
 /// Every value starts with its tag, texts carry their length and containers their end, so that two documents
 /// give the same bytes only if they are the same value.
-pub(super) fn write(document: &Document<'_>, exclusions: &Pointers, out: &mut Canonical) {
-    Writer { document, exclusions, out, order: Lent::from(&ORDER) }.value(0, exclusions.root());
+///
+/// Gives the leaves in the order they were written.
+pub(super) fn write(document: &Document<'_>, exclusions: &Pointers, out: &mut Canonical) -> Lent<Leaf> {
+    let (order, leaves) = (Lent::from(&ORDER), Lent::from(&LEAVES));
+    let mut writer = Writer { document, exclusions, out, order, leaves };
+    writer.value(0, exclusions.root());
+    writer.leaves
+}
+
+/// Writes a number, a string or a word.
+#[inline(always)]
+pub(super) fn write_scalar(document: &Document<'_>, id: Id, out: &mut Canonical) {
+    match document.kind(id) {
+        Kind::Null => out.tag(b'n'),
+        Kind::True => out.tag(b't'),
+        Kind::False => out.tag(b'f'),
+        Kind::Number if crate::mutant::on("numbers-as-doubles") => {
+            let number: f64 = String::from_utf8_lossy(document.text(id)).parse().unwrap_or(f64::NAN);
+            out.text(b'#', number.to_string().as_bytes());
+        }
+        Kind::Number => out.text(b'#', document.text(id)),
+        Kind::String => out.text(b'"', document.text(id)),
+        Kind::Array | Kind::Object => {}
+    }
+}
+
+/// A leaf as it was written: a scalar, or a container with nothing in it.
+#[derive(Clone, Copy)]
+pub(super) struct Leaf {
+    pub(super) id: Id,
+    // Where it lies in the canonical form.
+    pub(super) from: usize,
+    pub(super) to: usize,
 }
 
 struct Writer<'a> {
@@ -21,10 +52,12 @@ struct Writer<'a> {
     out: &'a mut Canonical,
     // The members still to be written of every object around the current place, one stack for all of them.
     order: Lent<Member>,
+    leaves: Lent<Leaf>,
 }
 
 thread_local! {
     static ORDER: Cell<Vec<Member>> = const { Cell::new(Vec::new()) };
+    static LEAVES: Cell<Vec<Leaf>> = const { Cell::new(Vec::new()) };
 }
 
 /// A member and the first bytes of its name, which nearly always tell it from its neighbours.
@@ -39,18 +72,16 @@ impl Writer<'_> {
     #[inline(always)]
     fn value(&mut self, id: Id, cursor: Cursor) {
         let from = self.out.here();
-        match self.document.kind(id) {
-            Kind::Null => self.out.tag(b'n'),
-            Kind::True => self.out.tag(b't'),
-            Kind::False => self.out.tag(b'f'),
-            Kind::Number if crate::mutant::on("numbers-as-doubles") => {
-                let number: f64 = String::from_utf8_lossy(self.document.text(id)).parse().unwrap_or(f64::NAN);
-                self.out.text(b'#', number.to_string().as_bytes());
-            }
-            Kind::Number => self.out.text(b'#', self.document.text(id)),
-            Kind::String => self.out.text(b'"', self.document.text(id)),
-            Kind::Array | Kind::Object => return self.container(id, cursor, from),
+        if matches!(self.document.kind(id), Kind::Array | Kind::Object) {
+            return self.container(id, cursor, from);
         }
+        write_scalar(self.document, id, self.out);
+        self.leaf(id, from);
+    }
+
+    #[inline(always)]
+    fn leaf(&mut self, id: Id, from: usize) {
+        self.leaves.push(Leaf { id, from, to: self.out.here() });
         self.out.leaf(from);
     }
 
@@ -81,7 +112,7 @@ impl Writer<'_> {
         }
         self.out.tag(b']');
         if is_leaf {
-            self.out.leaf(from);
+            self.leaf(id, from);
         }
     }
 
@@ -105,7 +136,7 @@ impl Writer<'_> {
         self.order.truncate(bottom);
         self.out.tag(b'}');
         if is_leaf {
-            self.out.leaf(from);
+            self.leaf(id, from);
         }
     }
 

@@ -69,7 +69,7 @@ impl Keyed {
     /// A print of a request whose leaves' paths have these digests.
     pub(super) fn print(&self, canonical: &Canonical, path_digests: &[u64]) -> Print {
         let mut paths = Paths::with_capacity(path_digests.len(), canonical.is_truncated());
-        for ((_, value), &path) in canonical.leaves().zip(path_digests) {
+        for (value, &path) in canonical.values().zip(path_digests) {
             // The half of the path's digest that nobody sees is mixed in, so that equal values in two places do
             // not show as equal digests.
             paths.push(low_half(path), low_half(self.value.hash(value) ^ path >> 32));

@@ -28,7 +28,7 @@
 //! forms of more than 2^16 fields; multipart bodies of more than 1024 parts or with a part whose head exceeds
 //! 16 KiB. While it is read, a body takes about 36 bytes of memory per JSON value besides its canonical form;
 //! afterwards a [`Fingerprint`] keeps neither, only the paths of at most [`PATHS_MAX`] leaves. So does a thread, of
-//! the last request it saw.
+//! the last four shapes of requests it saw, and of JSON up to 16 KiB also what was spelt around the scalars.
 //!
 //! # Excluded members
 //!
@@ -53,6 +53,7 @@ mod pointer;
 mod redact;
 mod request;
 mod shape;
+mod template;
 
 #[cfg(test)]
 mod properties;

@@ -1,8 +1,9 @@
+use std::cell::Cell;
 use std::fmt;
-
-use bytes::Bytes;
+use std::sync::Arc;
 
 use super::error::Error;
+use super::lent::Lent;
 
 /// The most leaves whose digests are kept with a print.
 pub const PATHS_MAX: usize = 64;
@@ -33,17 +34,28 @@ pub struct Print {
 ///
 /// Encoded as a format byte, a byte that says whether leaves were left out, and eight bytes per leaf.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Paths(Bytes);
+// `None` stands for what is encoded as `UNKNOWN`, and nothing else does.
+pub struct Paths(Option<Arc<[u8]>>);
+
+const UNKNOWN: &[u8] = &[FORMAT, TRUNCATED];
+
+thread_local! {
+    static ENTRIES: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 impl Paths {
     /// Nothing is known about the leaves. A comparison against it names no changes.
     pub fn unknown() -> Self {
-        Self(Bytes::from_static(&[FORMAT, TRUNCATED]))
+        Self(None)
     }
 
     /// The bytes a store keeps, at most `2 + 8 * PATHS_MAX`.
     pub fn encode(&self) -> &[u8] {
-        &self.0
+        self.0.as_deref().unwrap_or(UNKNOWN)
+    }
+
+    fn of(bytes: &[u8]) -> Self {
+        Self((bytes != UNKNOWN).then(|| bytes.into()))
     }
 
     /// Reads what [`encode`](Self::encode) gave.
@@ -64,12 +76,12 @@ impl Paths {
         if entries.len() / ENTRY_BYTES > PATHS_MAX {
             return refuse("too many entries");
         }
-        Ok(Self(Bytes::copy_from_slice(bytes)))
+        Ok(Self::of(bytes))
     }
 
     /// How many leaves have digests here.
     pub fn len(&self) -> usize {
-        (self.0.len() - HEAD_BYTES) / ENTRY_BYTES
+        (self.encode().len() - HEAD_BYTES) / ENTRY_BYTES
     }
 
     /// Whether no leaf has a digest here.
@@ -79,18 +91,19 @@ impl Paths {
 
     /// Whether the request had more leaves than are kept here.
     pub fn is_truncated(&self) -> bool {
-        self.0[1] != COMPLETE
+        self.encode()[1] != COMPLETE
     }
 
     pub(super) fn with_capacity(entries: usize, truncated: bool) -> Builder {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + entries * ENTRY_BYTES);
+        let mut bytes = Lent::from(&ENTRIES);
+        bytes.reserve(HEAD_BYTES + entries * ENTRY_BYTES);
         bytes.extend([FORMAT, if truncated { TRUNCATED } else { COMPLETE }]);
         Builder(bytes)
     }
 
     /// Path digest and value digest of every leaf, in canonical order.
     pub(super) fn entries(&self) -> impl ExactSizeIterator<Item = ([u8; 4], [u8; 4])> + '_ {
-        self.0[HEAD_BYTES..]
+        self.encode()[HEAD_BYTES..]
             .chunks_exact(ENTRY_BYTES)
             .map(|entry| ([entry[0], entry[1], entry[2], entry[3]], [entry[4], entry[5], entry[6], entry[7]]))
     }
@@ -110,17 +123,16 @@ impl fmt::Debug for Paths {
 }
 
 /// Paths in the making.
-pub(super) struct Builder(Vec<u8>);
+pub(super) struct Builder(Lent<u8>);
 
 impl Builder {
     pub(super) fn push(&mut self, path: u32, value: u32) {
-        self.0.extend_from_slice(&path.to_le_bytes());
-        self.0.extend_from_slice(&value.to_le_bytes());
+        self.0.extend_from_slice(&(u64::from(path) | u64::from(value) << 32).to_le_bytes());
     }
 }
 
 impl From<Builder> for Paths {
     fn from(builder: Builder) -> Self {
-        Self(Bytes::from(builder.0))
+        Self::of(&builder.0)
     }
 }

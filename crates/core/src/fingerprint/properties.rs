@@ -112,13 +112,32 @@ fn spelt(value: &Value, whim: &[u8]) -> String {
     out
 }
 
-fn value() -> impl Strategy<Value = Value> {
-    let leaf = prop_oneof![
+/// Always in the same way, but for scalars.
+fn compact(value: &Value) -> String {
+    match value {
+        Value::Array(elements) => {
+            format!("[{}]", elements.iter().map(compact).collect::<Vec<_>>().join(", "))
+        }
+        Value::Object(members) => {
+            let member = |(name, value): &(String, Value)| {
+                format!("{} :{}", compact(&Value::String(name.clone())), compact(value))
+            };
+            format!("{{{}}}", members.iter().map(member).collect::<Vec<_>>().join(","))
+        }
+        scalar => spelt(scalar, &[0]).trim().to_owned(),
+    }
+}
+
+fn scalar() -> impl Strategy<Value = Value> {
+    prop_oneof![
         prop_oneof![Just("null"), Just("true"), Just("false")].prop_map(Value::Word),
         "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?".prop_map(Value::Number),
         text().prop_map(Value::String),
-    ];
-    leaf.prop_recursive(5, 40, 6, |inner| {
+    ]
+}
+
+fn value() -> impl Strategy<Value = Value> {
+    scalar().prop_recursive(5, 40, 6, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..6).prop_map(Value::Array),
             vec((text(), inner), 0..6).prop_map(Value::Object),
@@ -206,6 +225,29 @@ proptest! {
             return Err(TestCaseError::fail("taken for the same"));
         };
         prop_assert!(!told.changed.is_empty() || !told.added.is_empty() || told.removed > 0);
+    }
+
+    // G-6
+    #[test]
+    fn a_document_has_the_fingerprint_it_has_alone_whatever_is_spelt_like_it_came_before(
+        value in value(), others in vec(scalar(), 1..6), exclude: bool,
+    ) {
+        let (before, mut changed) = (value.clone(), value);
+        let mut found = Vec::new();
+        leaves(&mut changed, &mut found);
+        let scalars = found.into_iter().filter(|leaf| !matches!(leaf, Value::Array(_) | Value::Object(_)));
+        scalars.zip(others.iter().cycle()).for_each(|(leaf, other)| *leaf = other.clone());
+        let (before, changed) = (compact(&before), compact(&changed));
+        let pointers = if exclude { Pointers::parse(&["/a", "/b/a", "/0", "/1/0"]).unwrap() } else { Pointers::none() };
+        let print = |body: &str| {
+            let request = Request::new("POST", "/").content_type(Some(b"application/json"));
+            fingerprinter().print(&request.body(body.as_bytes()).exclusions(&pointers))
+        };
+        let expected = std::thread::scope(|scope| scope.spawn(|| print(&changed)).join().unwrap());
+        for _ in 0..3 {
+            print(&before);
+        }
+        prop_assert_eq!(print(&changed), expected, "{} after {}", changed, before);
     }
 
     // G-6

@@ -1,10 +1,13 @@
 use std::fmt;
+use std::rc::Rc;
+use std::str;
 
 use super::canonical::Canonical;
 use super::json::Document;
 use super::media::Media;
 use super::pointer::Pointers;
-use super::{form, json_value, multipart};
+use super::template::{self, Template};
+use super::{form, multipart};
 use crate::digest::sha256;
 
 // The number is the version of the canonical form. Another form needs another domain, and then every stored
@@ -62,7 +65,7 @@ impl<'a> Request<'a> {
 
     pub(super) fn canonical(&self) -> Canonical {
         let media = Media::parse(self.content_type);
-        let body = Body::read(&media, self.body);
+        let body = Body::read(&media, self.body, self.exclusions);
         let mut out = Canonical::new(HTTP, self.path.len() + self.body.len().min(1 << 16) + 256);
         out.named("method", |out| out.upper(b'M', self.method.as_bytes()));
         out.named("path", |out| out.text(b'P', self.path.as_bytes()));
@@ -113,22 +116,25 @@ pub(super) fn canonical_bytes(bytes: &[u8]) -> Canonical {
 
 pub(super) fn canonical_json(json: &[u8]) -> Canonical {
     let mut out = Canonical::new(VALUE, json.len().min(1 << 16) + 64);
-    Body::json(json).unwrap_or(Body::Opaque(json)).write(&Pointers::none(), &mut out);
+    let exclusions = Pointers::none();
+    Body::json(json, &exclusions).unwrap_or(Body::Opaque(json)).write(&exclusions, &mut out);
     out
 }
 
 /// A body, read as far as it could be.
 enum Body<'a> {
-    Json(Document<'a>),
+    Json(&'a str, Document<'a>),
+    /// Json of which only the scalars were read.
+    Known(&'a str, Document<'a>, Rc<Template>),
     Form(form::Fields<'a>),
     Multipart(multipart::Parts<'a>),
     Opaque(&'a [u8]),
 }
 
 impl<'a> Body<'a> {
-    fn read(media: &Media<'_>, body: &'a [u8]) -> Self {
+    fn read(media: &Media<'_>, body: &'a [u8], exclusions: &Pointers) -> Self {
         let read = if media.is_json() {
-            Self::json(body)
+            Self::json(body, exclusions)
         } else if media.is("application/x-www-form-urlencoded") && media.is_utf8() {
             form::Fields::parse(body).map(Self::Form)
         } else if media.is("multipart/form-data") {
@@ -139,15 +145,26 @@ impl<'a> Body<'a> {
         read.unwrap_or(Self::Opaque(body))
     }
 
-    fn json(body: &'a [u8]) -> Option<Self> {
-        Document::parse(body).map(Self::Json)
+    fn json(body: &'a [u8], exclusions: &Pointers) -> Option<Self> {
+        let source = str::from_utf8(body).ok()?;
+        if let Some((document, template)) = template::read(source, exclusions) {
+            return Some(Self::Known(source, document, template));
+        }
+        Document::of_text(source).map(|document| Self::Json(source, document))
     }
 
     fn write(&self, exclusions: &Pointers, out: &mut Canonical) {
         match self {
-            Self::Json(document) => {
+            Self::Json(source, document) => {
                 out.tag(b'J');
-                json_value::write(document, exclusions, out);
+                template::write(source, document, exclusions, out);
+            }
+            Self::Known(source, scalars, template) => {
+                out.tag(b'J');
+                if !template.write(scalars, out) {
+                    let document = Document::of_text(source).expect("what a template reads is a document");
+                    template::write(source, &document, exclusions, out);
+                }
             }
             Self::Form(fields) => {
                 out.tag(b'F');

@@ -228,6 +228,21 @@ async fn the_same_key_on_two_routes_or_in_two_namespaces_is_two_operations() {
 }
 
 #[tokio::test]
+async fn layers_of_two_namespaces_that_share_a_route_share_no_operation() {
+    // G-1
+    let world = World::new();
+    let route = Arc::new(open_route().build().unwrap());
+    let [one, other] = ["one", "other"].map(|namespace| {
+        let layer = world.layer(route.clone()).namespace(namespace).unwrap();
+        world.counting_under(&layer)
+    });
+    for _ in 0..2 {
+        assert_eq!(send(&one, post("k1", "x")).await.text(), "effect 1");
+        assert_eq!(send(&other, post("k1", "x")).await.text(), "effect 2");
+    }
+}
+
+#[tokio::test]
 async fn a_request_beyond_the_limit_runs_nothing_and_an_announced_one_is_not_read() {
     // G-19
     let world = World::new();

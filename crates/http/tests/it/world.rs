@@ -120,12 +120,20 @@ impl World {
         Self { clock, store, once, effects: Arc::default(), seen: Arc::default() }
     }
 
-    pub(crate) fn layer(&self, route: Route) -> SemelLayer {
+    pub(crate) fn layer(&self, route: impl Into<Arc<Route>>) -> SemelLayer {
         SemelLayer::new(self.once.clone(), route).observer(self.seen.clone()).clock(self.clock.clone())
     }
 
     /// The handler under a layer with this route; its calls are counted.
     pub(crate) fn app<F, Answered>(&self, route: Route, handler: F) -> App
+    where
+        F: Fn(Request<RequestBody<Script>>) -> Answered + Clone + Send + Sync + 'static,
+        Answered: Future<Output = Response<Script>> + Send + 'static,
+    {
+        self.under(&self.layer(route), handler)
+    }
+
+    fn under<F, Answered>(&self, layer: &SemelLayer, handler: F) -> App
     where
         F: Fn(Request<RequestBody<Script>>) -> Answered + Clone + Send + Sync + 'static,
         Answered: Future<Output = Response<Script>> + Send + 'static,
@@ -136,13 +144,17 @@ impl World {
             let answered = handler(request);
             async move { Ok::<_, Infallible>(answered.await) }
         });
-        BoxCloneSyncService::new(self.layer(route).layer(service))
+        BoxCloneSyncService::new(layer.layer(service))
     }
 
     /// A handler that answers 201 with the number of the call.
     pub(crate) fn counting(&self, route: Route) -> App {
+        self.counting_under(&self.layer(route))
+    }
+
+    pub(crate) fn counting_under(&self, layer: &SemelLayer) -> App {
         let effects = self.effects.clone();
-        self.app(route, move |_| {
+        self.under(layer, move |_| {
             let answer = format!("effect {}", effects.load(Ordering::SeqCst));
             async move { respond(201, answer) }
         })

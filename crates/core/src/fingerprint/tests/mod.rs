@@ -8,6 +8,7 @@ mod redaction;
 mod request_parts;
 mod shapes;
 mod stored_paths;
+mod templates;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Made by a thread that saw no other request.
-fn alone(fingerprinter: &Fingerprinter, body: &str) -> Fingerprint {
+pub(super) fn alone(fingerprinter: &Fingerprinter, body: &str) -> Fingerprint {
     let (fingerprinter, body) = (fingerprinter.clone(), body.to_owned());
     std::thread::spawn(move || fingerprinter.of_json(body.as_bytes())).join().unwrap()
 }
