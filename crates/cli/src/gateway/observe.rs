@@ -329,7 +329,7 @@ impl Collector for Tallied {
     }
 }
 
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "unreachable",
     "timed-out",
     "busy",
