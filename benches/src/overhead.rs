@@ -100,7 +100,7 @@ pub(crate) fn fixed(what: &str, count: usize) -> Result<()> {
 /// Requests of a kilobyte through the layer, without a network: what it adds to a handler that answers at once.
 async fn through_layer(what: &str, keys: &[Key]) -> Result<()> {
     let app = crate::http::app();
-    let mut app = if what == "layer-bare" { app } else { crate::http::with_semel(app).await? };
+    let mut app = if what == "layer-bare" { app } else { crate::http::with_semel(app)? };
     let json = Bytes::from(crate::http::json_of_1_kb());
     for at in 0..keys.len() {
         let key = if what == "layer-replay" { &keys[0] } else { &keys[at] };

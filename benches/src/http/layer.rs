@@ -1,10 +1,12 @@
 //! The layer over the memory store, beside bare axum and beside the crate `idempotent`.
+//!
+//! All are measured twice: with the C library's allocator, which a program has unless it chooses another, and with
+//! mimalloc. The targets are for the first: whoever adds a layer brings the program.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
-use axum::Router;
 
 use super::servers::Server;
 use super::wrk::{Traffic, Wrk};
@@ -15,6 +17,8 @@ use crate::board::Board;
 const BARE: &str = "bare axum";
 /// Keys whose replays are asked for.
 const KEYS: u32 = 1000;
+/// What fills caches and stores, and is not counted.
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Who stands around the handler.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -42,35 +46,83 @@ impl Layered {
             IdempotentRedis => "idempotent on Redis, replays",
         }
     }
+}
 
-    async fn start(self, peer: &Path, redis: &Server) -> Result<Server> {
-        match self {
-            Semel => Server::part(&["semel"]).await,
-            Idempotent => Server::idempotent(peer, None).await,
-            IdempotentRedis => Server::idempotent(peer, Some(redis)).await,
+/// The contestants with one allocator.
+struct Programs {
+    /// `None` for parts of this program, which has mimalloc.
+    ours: Option<PathBuf>,
+    peer: PathBuf,
+}
+
+impl Programs {
+    async fn with_the_c_librarys() -> Result<Self> {
+        Ok(Self {
+            ours: Some(super::build_layered().await?),
+            peer: peers::idempotent("peer-idempotent").await?,
+        })
+    }
+
+    async fn with_mimalloc() -> Result<Self> {
+        Ok(Self { ours: None, peer: peers::idempotent("with_mimalloc").await? })
+    }
+
+    async fn ours(&self, what: &str) -> Result<Server> {
+        match &self.ours {
+            Some(program) => Server::layered(program, what).await,
+            None => Server::part(&[what]).await,
         }
+    }
+
+    async fn start(&self, layered: Layered, redis: &Server) -> Result<Server> {
+        match layered {
+            Semel => self.ours("semel").await,
+            Idempotent => Server::idempotent(&self.peer, None).await,
+            IdempotentRedis => Server::idempotent(&self.peer, Some(redis)).await,
+        }
+    }
+
+    /// Everybody's turn.
+    async fn round(&self, wrk: &Wrk, effort: Effort, board: &mut Board) -> Result<()> {
+        // Anew each time: nobody may be measured by what earlier rounds left in memory or store.
+        let bare = self.ours("bare").await?;
+        wrk.window(&bare, Traffic::NewKeys, WARM_UP).await?;
+        board.add(BARE, wrk.window(&bare, Traffic::NewKeys, effort.window).await?);
+        for layered in [Semel, Idempotent, IdempotentRedis] {
+            let redis = Server::redis().await?;
+            let server = self.start(layered, &redis).await?;
+            wrk.window(&server, Traffic::NewKeys, WARM_UP).await?;
+            board.add(layered.new_keys(), wrk.window(&server, Traffic::NewKeys, effort.window).await?);
+            wrk.window(&server, Traffic::Replays(KEYS), WARM_UP).await?;
+            board.add(layered.replays(), wrk.window(&server, Traffic::Replays(KEYS), effort.window).await?);
+        }
+        Ok(())
     }
 }
 
 pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
     let wrk = Wrk::ready().await?;
-    let peer = peers::idempotent().await?;
-    let bare = Server::part(&["bare"]).await?;
-    let mut board = Board::new("Layer over the memory store, POST of 1 KB", "req/s").against(BARE);
-    for round in 0..effort.rounds {
-        board.add(BARE, wrk.window(&bare, Traffic::NewKeys, effort.window).await?);
-        for layered in [Semel, Idempotent, IdempotentRedis] {
-            // Anew each time: no store may be measured by what earlier rounds left in it.
-            let redis = Server::redis().await?;
-            let server = layered.start(&peer, &redis).await?;
-            if round == 0 {
-                wrk.window(&server, Traffic::NewKeys, Duration::from_secs(1)).await?;
-            }
-            board.add(layered.new_keys(), wrk.window(&server, Traffic::NewKeys, effort.window).await?);
-            wrk.window(&server, Traffic::Replays(KEYS), Duration::from_secs(1)).await?;
-            board.add(layered.replays(), wrk.window(&server, Traffic::Replays(KEYS), effort.window).await?);
+    let programs = [Programs::with_the_c_librarys().await?, Programs::with_mimalloc().await?];
+    let title = "Layer over the memory store, POST of 1 KB";
+    let mut boards = ["", ", everybody with mimalloc"]
+        .map(|with| Board::new(format!("{title}{with}"), "req/s").against(BARE));
+    for _ in 0..effort.rounds {
+        for (programs, board) in programs.iter().zip(&mut boards) {
+            programs.round(&wrk, effort, board).await?;
         }
     }
+    let [usual, mimalloc] = &mut boards;
+    check(usual);
+    usual.note(format!(
+        "Bodies have {} bytes. Everybody has the C library's allocator, as a program has that chooses none. The Redis is \
+         private, on loopback, and writes nothing to disk.",
+        json_of_1_kb().len()
+    ));
+    mimalloc.note("The same rounds with another allocator; without targets, because the program chooses it.");
+    Ok(boards.map(Board::print).into())
+}
+
+fn check(board: &mut Board) {
     for (name, share) in [(Layered::new_keys as fn(Layered) -> &'static str, 75.0), (Layered::replays, 82.0)]
     {
         let ours = name(Semel);
@@ -81,19 +133,4 @@ pub(crate) async fn measure(effort: Effort) -> Result<Vec<Board>> {
             board.at_least(format!("Layer: {ours} against {theirs}"), ahead, 1.0, "×");
         }
     }
-    board.note(format!(
-        "Bodies have {} bytes. The Redis is private, on loopback, and writes nothing to disk.",
-        json_of_1_kb().len()
-    ));
-    Ok(vec![board.print()])
-}
-
-pub(crate) async fn with_semel(app: Router) -> Result<Router> {
-    use semel_core::runtime::Tokio;
-    use semel_core::{MemoryStore, Once};
-    use std::sync::Arc;
-
-    let once = Once::new(Arc::new(MemoryStore::new()), Arc::new(Tokio::new()));
-    let route = semel_http::Route::builder("payments").build()?;
-    Ok(app.layer(semel_http::SemelLayer::new(once, route)))
 }

@@ -5,13 +5,13 @@
 
 mod crowd;
 mod gateway;
+mod handler;
 mod layer;
 mod peers;
 mod servers;
 mod wrk;
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -19,26 +19,9 @@ use tokio::process::Command;
 
 pub(crate) use crowd::measure as measure_crowd;
 pub(crate) use gateway::measure as measure_gateway;
-pub(crate) use layer::{measure as measure_layer, with_semel};
-pub(crate) use servers::{app, part};
-
-/// A document of about a kilobyte.
-pub(crate) fn json_of_1_kb() -> String {
-    let mut json = String::from(r#"{"amount":100,"currency":"EUR","lines":["#);
-    for line in 0.. {
-        let comma = if line == 0 { "" } else { "," };
-        let _ = write!(
-            json,
-            r#"{comma}{{"sku":"item-{line:04}","count":{},"price":"{}.99"}}"#,
-            line % 7 + 1,
-            line * 3
-        );
-        if json.len() > 960 {
-            break;
-        }
-    }
-    json + "]}"
-}
+pub(crate) use handler::{app, json_of_1_kb, with_semel};
+pub(crate) use layer::measure as measure_layer;
+pub(crate) use servers::part;
 
 /// Installs a Debian package if its program is missing and we may.
 pub(super) async fn install(program: &str, package: &str) -> Result<()> {
@@ -62,6 +45,11 @@ pub(super) async fn install(program: &str, package: &str) -> Result<()> {
 /// The gateway.
 pub(super) async fn build_semel() -> Result<PathBuf> {
     build("../Cargo.toml", &["--bin".as_ref(), "semel".as_ref()]).await
+}
+
+/// The handler and our layer with the allocator that programs have unless they choose another.
+pub(super) async fn build_layered() -> Result<PathBuf> {
+    build("Cargo.toml", &["--bin".as_ref(), "layered".as_ref()]).await
 }
 
 /// Builds a program of this project, as users would, and says where it is.

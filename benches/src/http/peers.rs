@@ -11,11 +11,12 @@ use tokio::process::Command;
 const PROXY: &str = "idempotent-proxy-server";
 const PROXY_VERSION: &str = "1.2.2";
 
-/// The crate `idempotent`, around the handler that all layers are measured with.
-pub(super) async fn idempotent() -> Result<PathBuf> {
+/// The crate `idempotent`, around the handler that all layers are measured with, in a program of this name.
+pub(super) async fn idempotent(program: &str) -> Result<PathBuf> {
     let target = home()?.join("target");
     // It asks for a newer compiler than this workspace, and builds with this one.
     let arguments = ["--ignore-rust-version".as_ref(), "--target-dir".as_ref(), target.as_os_str()];
+    let arguments = [&arguments[..], &["--bin".as_ref(), program.as_ref()]].concat();
     let built = super::build("peers/idempotent/Cargo.toml", &arguments).await;
     built.context("the crate `idempotent` cannot be built beside us; it needs crates.io for the first time")
 }

@@ -1,6 +1,5 @@
 //! Processes that listen on a free port: contestants and what stands behind them.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
@@ -11,6 +10,8 @@ use axum::http::header;
 use axum::routing::{get, post};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
+
+use super::handler::{app, serve, with_semel};
 
 /// A process that serves, ended when this is dropped.
 pub(super) struct Server {
@@ -46,6 +47,13 @@ impl Server {
     pub(super) async fn part(arguments: &[&str]) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("--part").arg("serve").args(arguments);
+        Self::announced(command, "listening on ", None).await
+    }
+
+    /// The handler, bare or in Semel's layer, in a program without an allocator of its own.
+    pub(super) async fn layered(program: &Path, what: &str) -> Result<Self> {
+        let mut command = Command::new(program);
+        command.arg(what);
         Self::announced(command, "listening on ", None).await
     }
 
@@ -193,13 +201,10 @@ pub(crate) async fn part(what: &str) -> Result<()> {
     let app = match what {
         "bare" => app(),
         "slow" => slow_app(),
-        "semel" => super::layer::with_semel(app()).await?,
+        "semel" => with_semel(app())?,
         _ => anyhow::bail!("no such server: {what}"),
     };
-    let listener = tokio::net::TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).await?;
-    println!("listening on {}", listener.local_addr()?);
-    axum::serve(listener, app).await?;
-    Ok(())
+    serve(app).await
 }
 
 /// Takes its time for each payment, and counts them.
@@ -214,18 +219,4 @@ fn slow_app() -> Router {
     };
     let count = move || async move { counted.load(std::sync::atomic::Ordering::SeqCst).to_string() };
     Router::new().route("/payments", post(pay)).route("/effects", get(count))
-}
-
-pub(crate) fn app() -> Router {
-    let answer: &'static str = super::json_of_1_kb().leak();
-    let json = [(header::CONTENT_TYPE, "application/json")];
-    Router::new().route(
-        "/payments",
-        get(move || async move { (json.clone(), "{\"charges\":1}") }).merge(post(
-            move |body: Bytes| async move {
-                std::hint::black_box(body.len());
-                ([(header::CONTENT_TYPE, "application/json")], answer)
-            },
-        )),
-    )
 }
