@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 11] = [
+static MIGRATIONS: [Migration; 12] = [
     Migration {
         version: 1,
         name: "operations",
@@ -80,6 +80,12 @@ static MIGRATIONS: [Migration; 11] = [
         version: 11,
         name: "since",
         sql: include_str!("../../migrations/postgres/0011_since.sql"),
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 12,
+        name: "walk",
+        sql: include_str!("../../migrations/postgres/0012_walk.sql"),
         minimum_reader: 6,
     },
 ];
