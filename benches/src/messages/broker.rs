@@ -210,8 +210,8 @@ pub(super) async fn write_nats(context: &jetstream::Context, prefix: &str, parce
     let mut flying = FuturesUnordered::new();
     for parcel in parcels {
         let mut headers = HeaderMap::new();
-        for (name, value) in &parcel.headers {
-            headers.append(&**name, value.as_str());
+        for (name, value) in parcel.headers.iter() {
+            headers.append(&**name, value);
         }
         headers.insert("content-type", parcel.content_type.as_str());
         let message = PublishMessage::build()
@@ -259,7 +259,7 @@ pub(super) fn write_kafka(producer: &BaseProducer<Landed>, parcels: &[Parcel]) -
     for parcel in parcels {
         let mut headers = OwnedHeaders::new_with_capacity(parcel.headers.len() + 1)
             .insert(Header { key: "content-type", value: Some(&parcel.content_type) });
-        for (name, value) in &parcel.headers {
+        for (name, value) in parcel.headers.iter() {
             headers = headers.insert(Header { key: name, value: Some(value) });
         }
         let key = parcel.key.as_deref().unwrap_or_default();

@@ -60,6 +60,6 @@ pub(super) struct Each {
 impl fmt::Display for Each {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { own, postgres, broker } = self;
-        write!(f, "writers and relay {own:.0} µs, PostgreSQL {postgres:.0} µs, broker {broker:.0} µs")
+        write!(f, "writers and relay {own:.1} µs, PostgreSQL {postgres:.1} µs, broker {broker:.1} µs")
     }
 }

@@ -172,7 +172,7 @@ async fn publish(server: &str, count: u64) -> Result<()> {
         payload[..8].copy_from_slice(&number.to_le_bytes());
         let id = MessageId::new();
         let key = format!("customer-{}", number % ACCOUNTS);
-        let headers = vec![("semel-id".into(), id.to_string()), ("semel-key".into(), key.clone())];
+        let headers = [("semel-id", id.to_string()), ("semel-key", key.clone())].into_iter().collect();
         let (topic, content_type) = (topic.clone(), "application/octet-stream".into());
         Parcel { id, topic, key: Some(key), headers, content_type, body: payload.into() }
     };

@@ -170,7 +170,9 @@ pub(super) fn parcels(count: u64, prefix: &'static str) -> Arc<[Parcel]> {
     let stamp = Stamp::new(&facts, Term { lane: Lane(0), epoch: 1 }, Format::default(), prefix, None);
     let entries = messages(0, count).into_iter().zip(1..);
     entries
-        .map(|(message, sequence)| stamp.parcel(&Entry { sequence, message, tries: 0, behind: false }))
+        .map(|(message, sequence)| {
+            stamp.parcel(&Entry { sequence, message: message.into(), tries: 0, behind: false })
+        })
         .collect()
 }
 

@@ -16,7 +16,7 @@ use semel_core::{Message, MessageId};
 use semel_stores::postgres::inbox::{At, Handler, Joined};
 use semel_stores::postgres::{PostgresStore, outbox};
 use semel_workers::consumer::{Consumer, Options};
-use semel_workers::sinks::Parcel;
+use semel_workers::sinks::{Headers, Parcel};
 use semel_workers::sources::kafka::{self, Kafka, Outcome, Output, Transform, rdkafka, transform};
 use tokio::sync::oneshot;
 use tokio_postgres::Transaction;
@@ -71,7 +71,7 @@ fn incoming(count: u64) -> Vec<Parcel> {
             id,
             topic: Topic::parse(FROM).expect("the topic is plain"),
             key: Some(format!("customer-{}", number % super::KEYS)),
-            headers: vec![("semel-id".into(), id.to_string())],
+            headers: [("semel-id", id.to_string())].into_iter().collect(),
             content_type: "application/octet-stream".into(),
             body: vec![b'x'; PAYLOAD_BYTES].into(),
         }
@@ -132,7 +132,7 @@ fn plain(address: &str, group: &str, count: u64) -> Result<f64> {
                 id: MessageId::new(),
                 topic: topic.clone(),
                 key,
-                headers: Vec::new(),
+                headers: Headers::default(),
                 content_type: "application/octet-stream".into(),
                 body: bytes::Bytes::copy_from_slice(message.payload().unwrap_or_default()),
             });

@@ -14,6 +14,7 @@
 
 mod memory;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -83,8 +84,8 @@ pub enum Taken {
 pub struct Entry {
     /// Its number in the database. For one key, later messages have larger ones.
     pub sequence: u64,
-    /// The message. [`Message::deliver_after`] has passed.
-    pub message: Message,
+    /// The message. [`Message::deliver_after`] has passed. Shared, because a cursor keeps what it gave until that is settled.
+    pub message: Arc<Message>,
     /// How often publishing it was tried before, by anybody who could write it down.
     pub tries: u32,
     /// An earlier message of its key is set aside: it must not be published, only settled as

@@ -137,7 +137,7 @@ mod tests {
     fn a_dead_letter_is_shown_with_its_reason_and_nothing_reaches_the_terminal_as_a_command() {
         // G-44
         let message = Message::new("orders".parse().expect("a topic"), "{}").key("order\u{202e}7");
-        let entry = Entry { sequence: 7, message, tries: 4, behind: false };
+        let entry = Entry { sequence: 7, message: message.into(), tries: 4, behind: false };
         let letter = Letter {
             lane: Lane(2),
             entry,

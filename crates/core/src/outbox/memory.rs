@@ -153,7 +153,7 @@ impl MemoryBackup {
 
 impl Row {
     fn entry(&self, sequence: u64, behind: bool) -> Entry {
-        Entry { sequence, message: self.message.clone(), tries: 0, behind }
+        Entry { sequence, message: Arc::new(self.message.clone()), tries: 0, behind }
     }
 }
 
@@ -271,7 +271,7 @@ impl Outbox for MemoryOutbox {
             if let Err(refused) = check_edit(&letter.entry.message, edited) {
                 return ready(Err(refused));
             }
-            letter.entry.message = (**edited).clone();
+            letter.entry.message = Arc::new((**edited).clone());
         }
         match verdict {
             Verdict::Discard => {

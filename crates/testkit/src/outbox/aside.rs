@@ -24,7 +24,7 @@ pub(super) async fn a_message_set_aside_is_read_again_after_its_time_and_not_bef
     let letters = post.outbox().aside(None, 0, 10).await.expect("letters are listed");
     let [letter] = &letters[..] else { panic!("one letter is aside, not {letters:?}") };
     assert_eq!((letter.lane, letter.aside, &*letter.reason), (lane, Aside::Later, "the broker is away"));
-    assert_eq!((&letter.entry.message, letter.entry.tries), (&written, 1));
+    assert_eq!((&*letter.entry.message, letter.entry.tries), (&written, 1));
     let close = |at: Timestamp, to: Timestamp| at.since(to).max(to.since(at)) <= micros(MINUTE);
     assert!(close(letter.since, before), "{letter:?}");
     assert!(letter.again_at.is_some_and(|at| close(at, before.after(micros(5 * MINUTE)))), "{letter:?}");
@@ -33,7 +33,7 @@ pub(super) async fn a_message_set_aside_is_read_again_after_its_time_and_not_bef
     post.shift(2 * MINUTE);
     let again = next(&mut cursor, 10).await;
     assert_eq!(again.len(), 1, "its time has come");
-    assert_eq!((&again[0].message, again[0].tries, again[0].behind), (&written, 1, false));
+    assert_eq!((&*again[0].message, again[0].tries, again[0].behind), (&written, 1, false));
     assert_eq!(again[0].sequence, first[0].sequence);
     assert_eq!(next(&mut cursor, 10).await, again, "until it is saved");
     save(&mut cursor, &sent(1)).await;

@@ -36,7 +36,7 @@ pub(super) async fn a_delayed_message_is_read_after_its_time_and_not_before(rig:
     assert_eq!(overview.delayed, 0);
     for entry in &relay.sent[1..] {
         let written = delayed.iter().find(|message| message.id == entry.message.id);
-        let found = Message { deliver_after: None, ..entry.message.clone() };
+        let found = Message { deliver_after: None, ..(*entry.message).clone() };
         let written = written.map(|message| Message { deliver_after: None, ..message.clone() });
         assert_eq!(Some(found), written, "in all other fields as it was written");
     }

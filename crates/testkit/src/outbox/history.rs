@@ -143,7 +143,7 @@ async fn judge(post: &Post, plan: &mut Plan, dice: &mut Dice) {
     let verdict = match dice.below(3) {
         0 => Verdict::Replay,
         1 if keyed => {
-            let edited = Message { id: MessageId::new(), ..letter.entry.message.clone() };
+            let edited = Message { id: MessageId::new(), ..(*letter.entry.message).clone() };
             ids[at] = edited.id;
             Verdict::Edit(Box::new(edited))
         }

@@ -33,13 +33,15 @@ pub(super) async fn a_message_is_found_wherever_it_is(rig: Arc<dyn Rig>) {
     for (message, aside) in [(dead_one, Aside::Dead), (behind, Aside::Behind), (late, Aside::Later)] {
         match post.find(message.id).await {
             Some(Found::Aside(letter)) => {
-                assert_eq!((letter.aside, letter.lane, letter.entry.message), (aside, lane, message));
+                assert_eq!((letter.aside, letter.lane, letter.entry.message), (aside, lane, message.into()));
             }
             other => panic!("{aside:?} is aside, not {other:?}"),
         }
     }
     match post.find(waiting.id).await {
-        Some(Found::Waiting(at, entry)) => assert_eq!((at, entry.message, entry.tries), (lane, waiting, 0)),
+        Some(Found::Waiting(at, entry)) => {
+            assert_eq!((at, entry.message, entry.tries), (lane, waiting.into(), 0))
+        }
         other => panic!("it waits, and is not {other:?}"),
     }
     let found = post.find(gone.id).await;

@@ -135,7 +135,7 @@ pub(super) async fn a_message_comes_back_field_by_field(rig: Arc<dyn Rig>) {
     post.write(&[full.clone(), bare.clone()]).await;
     let mut relay = post.relay().await;
     relay.send_all().await;
-    let mut found: Vec<Message> = relay.sent.into_iter().map(|entry| entry.message).collect();
+    let mut found: Vec<Message> = relay.sent.into_iter().map(|entry| (*entry.message).clone()).collect();
     found.sort_by_key(|message| message.id);
     assert_eq!(found, [bare, full]);
 }
@@ -161,7 +161,7 @@ pub(super) async fn payloads_of_any_size_come_back_byte_for_byte(rig: Arc<dyn Ri
     for entry in &relay.sent {
         let expected = &written[&entry.message.id];
         assert_eq!(entry.message.payload.len(), expected.payload.len());
-        assert!(entry.message == *expected, "{} bytes came back changed", expected.payload.len());
+        assert!(*entry.message == *expected, "{} bytes came back changed", expected.payload.len());
     }
 }
 

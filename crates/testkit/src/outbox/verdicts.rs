@@ -37,7 +37,7 @@ pub(super) async fn a_dead_letter_parks_its_key_until_it_is_judged(rig: Arc<dyn 
     assert_eq!(kinds, [Aside::Dead, Aside::Behind, Aside::Behind, Aside::Behind]);
     assert_eq!(letters[0].reason, "the broker will never take it");
     assert_eq!((letters[0].again_at, letters[0].entry.tries), (None, 1));
-    assert_eq!(letters[0].entry.message, messages[0]);
+    assert_eq!(*letters[0].entry.message, messages[0]);
     // Others go on.
     post.write(&[message("somebody-else", "x"), to("orders.paid", "y")]).await;
     relay.send_all().await;
@@ -81,7 +81,7 @@ pub(super) async fn an_edited_dead_letter_takes_its_place_under_an_id_of_its_own
     assert_eq!(post.find(messages[0].id).await, None);
     relay.send_all().await;
     assert_eq!(relay.sent_of(&key), ["1, mended", "2", "3", "4"]);
-    assert_eq!(relay.sent[0].message, edited);
+    assert_eq!(*relay.sent[0].message, edited);
 }
 
 // G-44

@@ -164,7 +164,7 @@ mod tests {
         let topic = Topic::parse("orders").unwrap();
         let entries = keys.iter().zip(1..).map(|(key, sequence)| {
             let message = Message::new(topic.clone(), "{}");
-            let message = key.iter().fold(message, |message, key| message.key(*key));
+            let message = key.iter().fold(message, |message, key| message.key(*key)).into();
             Entry { sequence, message, tries: 0, behind: false }
         });
         Plan::new(entries.collect())

@@ -93,7 +93,7 @@ impl HttpSink {
 
     fn request(&self, parcel: &Parcel) -> Result<Request<Full<Bytes>>, String> {
         let mut headers = HeaderMap::new();
-        for (name, value) in &parcel.headers {
+        for (name, value) in parcel.headers.iter() {
             if NOT_FOR_MESSAGES.contains(&&**name) {
                 return Err(format!(
                     "its header `{name}` cannot be sent over HTTP: it belongs to the request"
@@ -271,7 +271,8 @@ mod tests {
             let facts = Facts { engine: "memory", store_id: [0; 16], lanes: 1 };
             let term = Term { lane: semel_core::outbox::Lane(0), epoch: 1 };
             let stamp = crate::sinks::Stamp::new(&facts, term, crate::sinks::Format::Plain, "ce-", None);
-            let entry = semel_core::outbox::Entry { sequence: 1, message, tries: 0, behind: false };
+            let entry =
+                semel_core::outbox::Entry { sequence: 1, message: message.into(), tries: 0, behind: false };
             sink.request(&stamp.parcel(&entry)).unwrap()
         };
         for (address, url) in [

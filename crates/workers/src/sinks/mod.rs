@@ -12,6 +12,7 @@
 //! - The message's id is in the field by which the broker, or its consumers, tell copies apart.
 
 mod address;
+mod headers;
 #[cfg(feature = "http")]
 mod http;
 mod in_order;
@@ -30,6 +31,7 @@ use std::time::Duration;
 use semel_core::outbox::{Facts, Position, Term};
 
 pub use address::{Address, open};
+pub use headers::Headers;
 #[cfg(feature = "http")]
 pub use http::HttpSink;
 pub use in_order::in_order;

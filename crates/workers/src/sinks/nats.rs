@@ -341,13 +341,13 @@ impl Fence {
 
 fn message(parcel: &Parcel) -> Result<PublishMessage, String> {
     let mut headers = HeaderMap::new();
-    for (name, value) in &parcel.headers {
+    for (name, value) in parcel.headers.iter() {
         if name.starts_with(SERVERS_OWN) {
             return Err(format!("its header `{name}` would be an order to the server"));
         }
         match name {
-            Cow::Borrowed(name) => headers.append(HeaderName::from_static(name), value.as_str()),
-            Cow::Owned(name) => headers.append(name.as_str(), value.as_str()),
+            Cow::Borrowed(name) => headers.append(HeaderName::from_static(name), value),
+            Cow::Owned(name) => headers.append(name.as_str(), value),
         }
     }
     headers.insert(HeaderName::from_static("content-type"), parcel.content_type.as_str());

@@ -1,6 +1,7 @@
 //! A message as it travels: what brokers and receivers see of it.
 
 use std::borrow::Cow;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -11,6 +12,8 @@ use semel_core::inbox::Fence;
 use semel_core::outbox::{Entry, Facts, Term};
 use semel_core::{Message, MessageId, Timestamp, Topic, mutant};
 use serde_json::{Map, Value};
+
+use super::Headers;
 
 /// What the CloudEvents bindings want written as `%XX`.
 const ATTRIBUTE: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'%');
@@ -29,6 +32,8 @@ const ATTRIBUTES: [[&str; 3]; 6] = [
 ];
 /// Headers that a message has beside the producer's own, at most.
 const OWN_HEADERS_MAX: usize = 6 + ATTRIBUTES.len();
+/// Bytes of their values, beside names that differ in length: two ids, a fence, a time.
+const OWN_VALUES_BYTES: usize = 192;
 
 /// How a message is written for the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +50,8 @@ pub enum Format {
 /// What all messages of one holding of a lane have in common.
 #[derive(Clone, Debug)]
 pub struct Stamp {
-    store_id: [u8; 16],
-    term: Term,
+    /// That of the lane, with no message's number in it.
+    fence: Fence,
     format: Format,
     /// The names of attributes as headers, in the order of [`ATTRIBUTES`].
     names: [Cow<'static, str>; 6],
@@ -63,7 +68,7 @@ pub struct Parcel {
     /// Its ordering key.
     pub key: Option<String>,
     /// All headers but the content type. No name comes twice unless the producer wrote it twice.
-    pub headers: Vec<(Cow<'static, str>, String)>,
+    pub headers: Headers,
     /// What the body is.
     pub content_type: String,
     /// What is sent.
@@ -81,13 +86,13 @@ impl Stamp {
     ) -> Self {
         let store =
             || facts.store_id.iter().fold("/semel/".to_owned(), |text, byte| format!("{text}{byte:02x}"));
-        let store_id = facts.store_id;
+        let fence = Fence::new(&facts.store_id, term, 0);
         let names = ATTRIBUTES.map(|[name, dash, underscore]| match prefix {
             "ce-" => dash.into(),
             "ce_" => underscore.into(),
             _ => [prefix, name].concat().into(),
         });
-        Self { store_id, term, format, names, source: source.map_or_else(store, str::to_owned).into() }
+        Self { fence, format, names, source: source.map_or_else(store, str::to_owned).into() }
     }
 
     /// Writes a message for the wire.
@@ -107,16 +112,7 @@ impl Stamp {
             Format::Plain => {}
             Format::CeBinary => {
                 for (at, value) in self.attributes(message, &text) {
-                    let name = &self.names[at];
-                    // Only the producer's own can have such a name.
-                    if !message.headers.is_empty() {
-                        parcel.headers.retain(|(other, _)| other != name);
-                    }
-                    let encoded = match Cow::from(utf8_percent_encode(&value, ATTRIBUTE)) {
-                        Cow::Owned(encoded) => Some(encoded),
-                        Cow::Borrowed(_) => None,
-                    };
-                    parcel.headers.push((name.clone(), encoded.unwrap_or_else(|| value.into_owned())));
+                    parcel.headers.push_with(self.names[at].clone(), |text| value.write_encoded(text));
                 }
             }
             Format::CeStructured => {
@@ -127,15 +123,21 @@ impl Stamp {
         parcel
     }
 
-    fn headers(&self, entry: &Entry, id: &str) -> Vec<(Cow<'static, str>, String)> {
+    /// All but the attributes. What the producer named like one of ours gives way.
+    fn headers(&self, entry: &Entry, id: &str) -> Headers {
         let message = &entry.message;
-        let trace = message.trace_parent.as_ref();
-        let user = message.headers.iter().filter(|header| trace.is_none() || header.name != "traceparent");
-        let mut headers = Vec::with_capacity(message.headers.len() + OWN_HEADERS_MAX);
-        headers.extend(user.map(|header| (header.name.clone().into(), header.value.clone())));
-        let fence = Fence::new(&self.store_id, self.term, entry.sequence);
-        headers.push(("semel-id".into(), id.to_owned()));
-        headers.push(("semel-fence".into(), fence.to_string()));
+        let key_bytes = message.key.as_deref().map_or(0, str::len);
+        let bytes = OWN_VALUES_BYTES + 2 * key_bytes + self.source.len() + message.topic.as_str().len();
+        let mut headers = Headers::with_capacity(message.headers.len() + OWN_HEADERS_MAX, bytes);
+        for header in message.headers.iter().filter(|header| !self.is_ours(message, id, &header.name)) {
+            headers.push(header.name.clone(), &header.value);
+        }
+        headers.push("semel-id", id);
+        let fence = Fence { sequence: entry.sequence, ..self.fence };
+        // Writing to a text cannot fail.
+        headers.push_with("semel-fence", |text| {
+            let _ = write!(text, "{fence}");
+        });
         let optional = [
             // Brokers without keys of their own pass it on, and consumers keep its order.
             ("semel-key", &message.key),
@@ -143,8 +145,17 @@ impl Stamp {
             ("semel-causation", &message.causation),
             ("traceparent", &message.trace_parent),
         ];
-        headers.extend(optional.into_iter().filter_map(|(name, value)| Some((name.into(), value.clone()?))));
+        for (name, value) in optional {
+            value.iter().for_each(|value| headers.push(name, value));
+        }
         headers
+    }
+
+    /// Whether we write a header of this name on this message.
+    fn is_ours(&self, message: &Message, id: &str, name: &str) -> bool {
+        let traced = message.trace_parent.is_some() && name == "traceparent";
+        let is_name = |(at, _): (usize, _)| self.names[at] == name;
+        traced || self.format == Format::CeBinary && self.attributes(message, id).any(is_name)
     }
 
     /// Required ones, time, and the extensions that have a name already; each by its place among [`ATTRIBUTES`].
@@ -152,14 +163,14 @@ impl Stamp {
         &'a self,
         message: &'a Message,
         id: &'a str,
-    ) -> impl Iterator<Item = (usize, Cow<'a, str>)> {
-        let values: [Option<Cow<'a, str>>; 6] = [
-            Some("1.0".into()),
-            Some(id.into()),
-            Some((&*self.source).into()),
-            Some(message.topic.as_str().into()),
-            message.id.made_at().map(|at| rfc3339(at).into()),
-            message.key.as_deref().map(Cow::from),
+    ) -> impl Iterator<Item = (usize, Attribute<'a>)> {
+        let values: [Option<Attribute<'a>>; 6] = [
+            Some(Attribute::Plain("1.0")),
+            Some(Attribute::Plain(id)),
+            Some(Attribute::Text(&self.source)),
+            Some(Attribute::Plain(message.topic.as_str())),
+            message.id.made_at().map(Attribute::Time),
+            message.key.as_deref().map(Attribute::Text),
         ];
         values.into_iter().enumerate().filter_map(|(at, value)| Some((at, value?)))
     }
@@ -167,7 +178,7 @@ impl Stamp {
     fn structured(&self, message: &Message, id: &str) -> Bytes {
         let attributes = self.attributes(message, id);
         let mut event: Map<String, Value> =
-            attributes.map(|(at, value)| (ATTRIBUTES[at][0].to_owned(), value.into())).collect();
+            attributes.map(|(at, value)| (ATTRIBUTES[at][0].to_owned(), value.to_string().into())).collect();
         event.insert("datacontenttype".into(), message.content_type.clone().into());
         let extensions = [
             ("correlationid", &message.correlation),
@@ -191,14 +202,46 @@ impl Stamp {
     }
 }
 
+/// The value of an attribute.
+enum Attribute<'a> {
+    /// Of letters, digits, `.`, `_` and `-`.
+    Plain(&'a str),
+    Text(&'a str),
+    Time(Timestamp),
+}
+
+impl Attribute<'_> {
+    /// Appends it as the CloudEvents bindings want it in a header.
+    fn write_encoded(&self, text: &mut String) {
+        match self {
+            Self::Plain(value) => text.push_str(value),
+            Self::Text(value) => text.extend(utf8_percent_encode(value, ATTRIBUTE)),
+            Self::Time(at) => rfc3339(*at, text),
+        }
+    }
+}
+
+impl fmt::Display for Attribute<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain(value) | Self::Text(value) => f.write_str(value),
+            Self::Time(at) => {
+                let mut text = String::new();
+                rfc3339(*at, &mut text);
+                f.write_str(&text)
+            }
+        }
+    }
+}
+
 fn is_json(content_type: &str, payload: &[u8]) -> bool {
     let kind = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     let named = kind == "application/json" || kind == "text/json" || kind.ends_with("+json");
     named && serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_ok()
 }
 
-/// A time as RFC 3339 writes it, in UTC.
-fn rfc3339(at: Timestamp) -> String {
+/// Appends a time as RFC 3339 writes it, in UTC.
+fn rfc3339(at: Timestamp, text: &mut String) {
     let micros = at.as_micros();
     let (days, of_day) = (micros.div_euclid(86_400_000_000), micros.rem_euclid(86_400_000_000));
     // Days to a date: the civil-from-days algorithm, on years that begin in March.
@@ -212,7 +255,16 @@ fn rfc3339(at: Timestamp) -> String {
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let (seconds, millis) = (of_day / 1_000_000, of_day / 1000 % 1000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+    // Writing to a text cannot fail; and digit by digit, since formatting seven numbers took longer than the rest of a message.
+    let _ = write!(text, "{year:04}");
+    for (before, value, width) in
+        [('-', month, 2), ('-', day, 2), ('T', hour, 2), (':', minute, 2), (':', second, 2), ('.', millis, 3)]
+    {
+        text.push(before);
+        let digit = |place: u32| char::from(b'0' + (value / 10_i64.pow(place) % 10) as u8);
+        text.extend((0..width).rev().map(digit));
+    }
+    text.push('Z');
 }
 
 #[cfg(test)]
@@ -222,7 +274,7 @@ mod tests {
     use super::*;
 
     fn entry(message: Message) -> Entry {
-        Entry { sequence: 42, message, tries: 0, behind: false }
+        Entry { sequence: 42, message: Arc::new(message), tries: 0, behind: false }
     }
 
     fn message() -> Message {
@@ -244,8 +296,8 @@ mod tests {
     }
 
     fn header<'a>(parcel: &'a Parcel, name: &str) -> Option<&'a str> {
-        let mut found = parcel.headers.iter().filter(|(other, _)| other == name);
-        let value = found.next().map(|(_, value)| value.as_str());
+        let mut found = parcel.headers.iter().filter(|(other, _)| *other == name);
+        let value = found.next().map(|(_, value)| value);
         assert_eq!(found.next(), None, "{name} comes twice");
         value
     }
@@ -332,7 +384,9 @@ mod tests {
             (1_767_225_599_999_999, "2025-12-31T23:59:59.999Z"),
             (4_107_542_400_000_000, "2100-03-01T00:00:00.000Z"),
         ] {
-            assert_eq!(rfc3339(Timestamp::from_micros(micros)), text);
+            let mut written = String::from("at ");
+            rfc3339(Timestamp::from_micros(micros), &mut written);
+            assert_eq!(written.strip_prefix("at "), Some(text));
         }
     }
 }

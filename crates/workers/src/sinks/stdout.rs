@@ -87,8 +87,8 @@ impl Line for StdoutLine {
 
 fn line(parcel: &Parcel) -> String {
     let mut headers: Map<String, Value> = Map::new();
-    for (name, value) in &parcel.headers {
-        headers.insert(name.to_string(), value.clone().into());
+    for (name, value) in parcel.headers.iter() {
+        headers.insert(name.to_string(), value.into());
     }
     let mut line = serde_json::json!({
         "id": parcel.id.to_string(),

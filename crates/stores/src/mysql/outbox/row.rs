@@ -2,6 +2,8 @@
 //!
 //! Reading trusts nothing: a row that no Semel can have written is an error that names it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use mysql_async::{Row, Value};
 use semel_core::clock::Timestamp;
@@ -77,7 +79,7 @@ pub(super) fn waiting(mut row: Row) -> Result<(Lane, Entry), Error> {
 
 /// A message whose time is to come.
 pub(super) fn delayed(mut row: Row) -> Result<Message, Error> {
-    Ok(entry(&mut row)?.1.message)
+    Ok(Arc::unwrap_or_clone(entry(&mut row)?.1.message))
 }
 
 pub(super) fn letter(mut row: Row) -> Result<Letter, Error> {
@@ -123,7 +125,7 @@ fn entry(row: &mut Row) -> Result<(Lane, Entry), Error> {
         trace_parent,
         deliver_after,
     };
-    Ok((lane, Entry { sequence, message, tries: 0, behind: false }))
+    Ok((lane, Entry { sequence, message: Arc::new(message), tries: 0, behind: false }))
 }
 
 /// A number that is never negative.

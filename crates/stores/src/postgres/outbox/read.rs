@@ -178,9 +178,8 @@ impl PostgresCursor {
             (&batch.snapshot, Type::TEXT),
             (&limit, Type::INT8),
         ];
-        let desk = &self.desk;
-        let answers = desk.read(&desk.cursors, desk.call_timeout, &[(sql::WALK, &params)]).await?;
-        answers.first().ok_or_else(no_row)?.iter().map(|row| fitting(row, 0)).collect()
+        let rows = self.desk.ask(sql::WALK, &params).await?;
+        rows.iter().map(|row| fitting(row, 0)).collect()
     }
 
     /// Letters that are due, each key's in order, at most `limit`. Notes if there are none at all any more.

@@ -1,5 +1,7 @@
 //! Messages as rows, both ways. What cannot be read is damage, never a guess.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use semel_core::clock::Timestamp;
 use semel_core::error::{Error, Kind};
@@ -58,7 +60,12 @@ pub(super) fn message(row: &Row, at: usize) -> Result<Message, Error> {
 
 /// Reads a sequence number and the message after it.
 pub(super) fn entry(row: &Row, at: usize) -> Result<Entry, Error> {
-    Ok(Entry { sequence: number(row, at)?, message: message(row, at + 1)?, tries: 0, behind: false })
+    Ok(Entry {
+        sequence: number(row, at)?,
+        message: Arc::new(message(row, at + 1)?),
+        tries: 0,
+        behind: false,
+    })
 }
 
 pub(super) fn number(row: &Row, at: usize) -> Result<u64, Error> {

@@ -55,7 +55,7 @@ impl SqliteCursor {
         let done: Vec<Item> = self.batch.drain(..settled.len().min(self.batch.len())).collect();
         self.given -= settled.len().min(self.given);
         let aside = done.iter().zip(settled).filter(|(_, settled)| **settled != Settled::Sent);
-        let aside: BTreeSet<&str> = read::keys(aside.map(|(item, _)| &item.entry.message));
+        let aside: BTreeSet<&str> = read::keys(aside.map(|(item, _)| &*item.entry.message));
         mark_behind(&mut self.batch, &aside);
     }
 

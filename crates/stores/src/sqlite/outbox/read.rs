@@ -1,6 +1,7 @@
 //! What is read of an outbox: batches for a relay, lists for people.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::clock::Timestamp;
@@ -205,7 +206,7 @@ pub(super) fn find(conn: &Connection, id: MessageId) -> Result<Option<Found>, Fa
     let mut statement = conn.prepare_cached(include_str!("sql/find_delayed.sql"))?;
     let delayed = statement.query_row(bytes, |row| Ok(row::entry(row))).optional()?.transpose()?;
     if let Some((_, Entry { message, .. })) = delayed {
-        return Ok(Some(Found::Delayed(message)));
+        return Ok(Some(Found::Delayed(Arc::unwrap_or_clone(message))));
     }
     let mut statement = conn.prepare_cached(include_str!("sql/find_waiting.sql"))?;
     let waiting = statement.query_row(bytes, |row| Ok(row::entry(row))).optional()?.transpose()?;

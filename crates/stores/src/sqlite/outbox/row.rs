@@ -2,6 +2,8 @@
 //!
 //! Reading trusts nothing: a row that no Semel can have written is an error that names it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use rusqlite::{Connection, Row, params};
 use semel_core::clock::Timestamp;
@@ -77,7 +79,7 @@ fn headers(text: &str) -> Result<Vec<Header>, String> {
 pub(super) fn entry(row: &Row<'_>) -> Result<(Lane, Entry), Fault> {
     let sequence: i64 = row.get(0)?;
     let damaged = |what: String| Fault::damaged(format!("message {sequence} of the outbox: {what}"));
-    let message = message(row).map_err(damaged)?;
+    let message = Arc::new(message(row).map_err(damaged)?);
     let lane = Lane(row.get(2)?);
     Ok((lane, Entry { sequence: sequence.unsigned_abs(), message, tries: 0, behind: false }))
 }

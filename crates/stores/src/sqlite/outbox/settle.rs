@@ -104,7 +104,7 @@ pub(super) fn save(conn: &Connection, save: &Save) -> Result<Done<Held<u64>>, Fa
         // What went straight out of the outbox was behind nobody.
         item.source == Source::Aside || *settled != Settled::Sent
     });
-    for key in read::keys(changed.map(|(item, _)| &item.entry.message)) {
+    for key in read::keys(changed.map(|(item, _)| &*item.entry.message)) {
         park(conn, key, save.now)?;
     }
     Ok(Done::Commit(Held::Yes(found.saves + 1)))

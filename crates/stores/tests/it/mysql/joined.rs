@@ -501,7 +501,7 @@ fn messages_commit_with_the_effect_or_not_at_all() {
             assert_eq!(entries.len(), messages.len() - 1);
             for (_, entry) in entries {
                 let written = messages.iter().find(|message| message.id == entry.message.id).unwrap();
-                assert_eq!(*written, entry.message);
+                assert_eq!(*written, *entry.message);
             }
             assert_eq!(database.number("SELECT COUNT(*) FROM semel_outbox_delayed").await, 1);
             database.run("DELETE FROM semel_outbox").await;

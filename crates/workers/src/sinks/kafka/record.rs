@@ -11,7 +11,7 @@ use crate::sinks::{Parcel, Receipt};
 pub(super) fn record<O: IntoOpaque>(parcel: &Parcel, opaque: O) -> BaseRecord<'_, str, [u8], O> {
     let mut headers = OwnedHeaders::new_with_capacity(parcel.headers.len() + 1);
     headers = headers.insert(Header { key: "content-type", value: Some(&parcel.content_type) });
-    for (name, value) in parcel.headers.iter().filter(|(name, _)| name != "content-type") {
+    for (name, value) in parcel.headers.iter().filter(|(name, _)| *name != "content-type") {
         headers = headers.insert(Header { key: name, value: Some(value) });
     }
     let record =

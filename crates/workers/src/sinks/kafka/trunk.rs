@@ -278,7 +278,7 @@ mod tests {
         let facts = Facts { engine: "memory", store_id: [7; 16], lanes: 1 };
         let stamp = Stamp::new(&facts, Term { lane: Lane(0), epoch: 1 }, Format::Plain, "ce_", None);
         let entry = |sequence| {
-            let message = Message::new(Topic::parse("orders").unwrap(), "{}").key("k");
+            let message = Message::new(Topic::parse("orders").unwrap(), "{}").key("k").into();
             Entry { sequence, message, tries: 0, behind: false }
         };
         (1..=count).map(|sequence| stamp.parcel(&entry(sequence))).collect()

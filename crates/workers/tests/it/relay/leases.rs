@@ -162,7 +162,7 @@ async fn a_crash_between_publish_and_save_publishes_again_under_the_same_ids_in_
 }
 
 fn fence(parcel: &Parcel) -> Fence {
-    let (_, value) = parcel.headers.iter().find(|(name, _)| name == "semel-fence").unwrap();
+    let value = parcel.headers.get("semel-fence").unwrap();
     Fence::parse(value).unwrap()
 }
 

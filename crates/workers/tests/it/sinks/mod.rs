@@ -56,7 +56,7 @@ fn term(epoch: u64) -> Term {
 fn parcels(sink: &dyn Sink, epoch: u64, messages: &[Message]) -> Vec<Parcel> {
     let stamp = Stamp::new(&facts(), term(epoch), Format::CeBinary, sink.about().attribute_prefix, None);
     let entry = |(message, sequence): (&Message, u64)| {
-        stamp.parcel(&Entry { sequence, message: message.clone(), tries: 0, behind: false })
+        stamp.parcel(&Entry { sequence, message: message.clone().into(), tries: 0, behind: false })
     };
     messages.iter().zip(1..).map(entry).collect()
 }

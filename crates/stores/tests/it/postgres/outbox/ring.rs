@@ -14,6 +14,8 @@ use super::desk::{Relay, begin, connect, message, sorted, take, write};
 /// Messages that were settled long ago, and looks after that.
 const MANY: usize = 4000;
 const ROUNDS: usize = 10;
+/// Messages read at once of a backlog that is much larger.
+const STEP: usize = 50;
 /// The numbers of a part.
 const PART: i64 = 1 << 20;
 
@@ -294,14 +296,41 @@ fn a_look_reads_what_is_new_and_not_the_whole_lane() {
         }
         relay.give_back().await;
         drop((outbox, idle, writer));
-        // Sessions tell what they read when they end.
-        let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-                      AND backend_type = 'client backend'";
-        while database.number(others).await > 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        let read = "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname ~ '^semel_outbox_[0-7]$'";
-        let read = database.number(read).await;
+        let read = entries_read(&database).await;
         assert!(read < 4 * MANY as i64, "{read} entries of indexes were read for {MANY} messages");
     });
+}
+
+// The same for a backlog that is walked through: however short the steps, each message is found once, and once more by who
+// looks how far the backlog reaches.
+#[test]
+fn a_walk_through_a_backlog_reads_each_message_once() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        let mut relay = Relay::of(&outbox).await;
+        let writer = database.client().await;
+        for round in 0..2 {
+            let many: Vec<_> = (0..MANY).map(|n| message(&format!("k{n}"), &format!("{n:04}"))).collect();
+            enqueue(&writer, &many).await.unwrap();
+            let sent = relay.send_all(STEP).await;
+            assert_eq!(sent.len(), MANY, "round {round}");
+        }
+        relay.give_back().await;
+        drop((outbox, writer));
+        let read = entries_read(&database).await;
+        assert!(read < 5 * MANY as i64, "{read} entries of indexes were read for two times {MANY} messages");
+    });
+}
+
+/// How many entries of indexes of the ring were read so far, once all other sessions have ended: they tell then.
+async fn entries_read(database: &Database) -> i64 {
+    let others =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+                  AND backend_type = 'client backend'";
+    while database.number(others).await > 0 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let read =
+        "SELECT sum(idx_tup_read)::bigint FROM pg_stat_user_indexes WHERE relname ~ '^semel_outbox_[0-7]$'";
+    database.number(read).await
 }
