@@ -177,7 +177,7 @@ pub(super) async fn acknowledge(shared: &Shared, by: &str) -> Result<Mark, Error
     let (store_id, mark) = retried!(shared.chores.tries_on_any(), live => accept(shared, live, by))?;
     shared.horizon.accept(store_id, mark);
     if let Some(path) = shared.witness.clone() {
-        let seen = Seen { store_id: Some(store_id), mark };
+        let seen = Seen { store_id: Some(store_id), mark, last: None };
         super::write_witness(path, seen).await.map_err(|error| {
             Error::new(Kind::Misconfigured, "acknowledged, but the witness cannot be written").because(error)
         })?;

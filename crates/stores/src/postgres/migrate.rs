@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 12] = [
+static MIGRATIONS: [Migration; 13] = [
     Migration {
         version: 1,
         name: "operations",
@@ -86,6 +86,12 @@ static MIGRATIONS: [Migration; 12] = [
         version: 12,
         name: "flight",
         sql: include_str!("../../migrations/postgres/0012_flight.sql"),
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 13,
+        name: "past",
+        sql: include_str!("../../migrations/postgres/0013_past.sql"),
         minimum_reader: 6,
     },
 ];
