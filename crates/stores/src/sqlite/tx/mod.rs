@@ -143,11 +143,21 @@ pub enum Fate {
 /// Refused, with nothing written: a connection with no transaction, one that does not hold the write lock
 /// yet (BEGIN instead of BEGIN IMMEDIATE), and one that does not sync its commits.
 pub fn begin(transaction: &Connection, call: &Call) -> Result<Begun, Error> {
-    let path = transaction.path().unwrap_or_default();
-    let witness = Witness::load(&PathBuf::from(format!("{path}-semel-witness")))?;
+    let witness = witness_beside(transaction)?;
     begin_with(transaction, call, Arc::new(SystemClock), None, |store_id, found| {
         standing(store_id, found, witness).seen
     })
+}
+
+fn witness_beside(conn: &Connection) -> Result<Option<Witness>, Error> {
+    let path = conn.path().unwrap_or_default();
+    Witness::load(&PathBuf::from(format!("{path}-semel-witness")))
+}
+
+fn went_back() -> Error {
+    let text = "the database was restored from an older state, or is not the one that was used here before; \
+                reconcile, then acknowledge the restore (semel store acknowledge --by NAME)";
+    Error::new(Kind::WentBack, text)
 }
 
 impl SqliteStore {
@@ -179,9 +189,7 @@ fn begin_with(
     must_sync(conn)?;
     let store = reader::describe(conn).map_err(|fault| tell(conn, &fault))?;
     if store.mark.is_behind(seen(store.store_id, store.mark)) {
-        let text = "the database was restored from an older state, or is not the one that was used here before; \
-                    reconcile, then acknowledge the restore (semel store acknowledge --by NAME)";
-        return Err(Error::new(Kind::WentBack, text));
+        return Err(went_back());
     }
     let begun =
         run_or_tell(conn, call, &store, generations, clock.now()).map_err(|fault| tell(conn, &fault))?;
