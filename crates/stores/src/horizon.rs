@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use semel_core::Token;
 use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
+use semel_core::{OperationId, Token};
 
 /// While behind, the store is examined again at most this often.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -24,6 +24,24 @@ pub(crate) struct Found {
     /// Where its state was made or acknowledged, and where it is now. `None`: the server does not tell.
     pub(crate) home: Option<String>,
     pub(crate) here: Option<String>,
+    /// The newest record that is there, where the store looks for records.
+    pub(crate) newest: Option<Kept>,
+    /// Whether the record that was seen last is gone, and nobody deleted it.
+    pub(crate) lost: bool,
+}
+
+/// A record that is on disk: its operation, and a token it has had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) operation: OperationId,
+    pub(crate) token: Token,
+}
+
+impl Kept {
+    /// The one with the higher token.
+    pub(crate) fn newer(one: Option<Self>, other: Option<Self>) -> Option<Self> {
+        one.into_iter().chain(other).max_by_key(|kept| kept.token)
+    }
 }
 
 /// What was seen of a store.
@@ -32,6 +50,9 @@ pub(crate) struct Seen {
     /// `None` until it was seen at all.
     pub(crate) store_id: Option<[u8; 16]>,
     pub(crate) mark: Mark,
+    /// The newest record seen. A counter can be ahead of the records that were drawn from it, and others may draw
+    /// on before this process looks again; a record is there or it is not.
+    pub(crate) last: Option<Kept>,
 }
 
 pub(crate) struct Horizon {
@@ -47,6 +68,7 @@ pub(crate) struct Horizon {
 struct Rest {
     store_id: Option<[u8; 16]>,
     epoch: u64,
+    last: Option<Kept>,
     behind: Option<Behind>,
     looked: Option<Instant>,
 }
@@ -67,7 +89,8 @@ impl Rest {
 impl Horizon {
     /// Starts from what a witness remembers.
     pub(crate) fn new(engine: &'static str, seen: Seen) -> Self {
-        let rest = Rest { store_id: seen.store_id, epoch: seen.mark.epoch, ..Rest::default() };
+        let rest =
+            Rest { store_id: seen.store_id, epoch: seen.mark.epoch, last: seen.last, ..Rest::default() };
         Self { engine, token: seen.mark.token.0.into(), is_behind: AtomicBool::new(false), rest: rest.into() }
     }
 
@@ -75,7 +98,14 @@ impl Horizon {
     pub(crate) fn seen(&self) -> Seen {
         let rest = self.rest();
         let token = Token(self.token.load(Ordering::SeqCst));
-        Seen { store_id: rest.store_id, mark: Mark { epoch: rest.epoch, token } }
+        Seen { store_id: rest.store_id, mark: Mark { epoch: rest.epoch, token }, last: rest.last }
+    }
+
+    /// The commit of this record was answered.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn keep(&self, kept: Kept) {
+        let mut rest = self.rest();
+        rest.last = Kept::newer(rest.last, Some(kept));
     }
 
     /// A token was drawn, and `before` was seen when it was asked for. One that is not above those seen
@@ -113,6 +143,8 @@ impl Horizon {
             Some("another store is there now")
         } else if found.mark.is_behind(seen.mark) {
             Some("it has forgotten what it had come to")
+        } else if found.lost && !semel_core::mutant::on("pg-lost-record-unnoticed") {
+            Some("a record that was committed is not there")
         } else if moved && !semel_core::mutant::on("pg-home-not-compared") {
             Some("its state was made in another cluster or database")
         } else {
@@ -136,6 +168,7 @@ impl Horizon {
         if why.is_none() {
             rest.store_id = Some(found.store_id);
             rest.epoch = rest.epoch.max(found.mark.epoch);
+            rest.last = Kept::newer(rest.last, found.newest);
         }
         self.is_behind.store(why.is_some(), Ordering::SeqCst);
         true
@@ -148,6 +181,8 @@ impl Horizon {
             // Accepted once more since, and seen here already.
             return;
         }
+        // What was seen of the same store lies below what its operator gave up, and so is not missed any more.
+        rest.last = rest.last.filter(|_| rest.store_id == Some(store_id));
         rest.store_id = Some(store_id);
         rest.epoch = mark.epoch;
         rest.behind = None;
@@ -202,7 +237,14 @@ mod tests {
 
     fn found(epoch: u64, token: u64) -> Found {
         let mark = Mark { epoch, token: Token(token) };
-        Found { store_id: [1; 16], mark, home: Some("a/1".into()), here: Some("a/1".into()) }
+        Found {
+            store_id: [1; 16],
+            mark,
+            home: Some("a/1".into()),
+            here: Some("a/1".into()),
+            newest: None,
+            lost: false,
+        }
     }
 
     #[test]
@@ -247,9 +289,29 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_record_seen_is_what_is_looked_for_and_another_stores_is_forgotten() {
+        // G-13
+        let kept =
+            |byte, token| Some(Kept { operation: OperationId::from_bytes([byte; 32]), token: Token(token) });
+        let horizon = Horizon::new("test", Seen { last: kept(1, 5), ..Seen::default() });
+        assert!(horizon.judge(horizon.seen(), &Found { newest: kept(2, 9), ..found(1, 10) }));
+        assert_eq!(horizon.seen().last, kept(2, 9));
+        assert!(horizon.judge(horizon.seen(), &Found { newest: kept(3, 8), ..found(1, 10) }));
+        assert_eq!(horizon.seen().last, kept(2, 9));
+        let lost = Found { newest: kept(4, 40), lost: true, ..found(1, 42) };
+        assert!(horizon.judge(horizon.seen(), &lost));
+        assert!(horizon.check().unwrap_err().to_string().contains("is not there"));
+        assert_eq!(horizon.seen().last, kept(2, 9), "what is there then says nothing about what was");
+        horizon.accept([1; 16], Mark { epoch: 2, token: Token(99) });
+        assert_eq!(horizon.seen().last, kept(2, 9));
+        horizon.accept([2; 16], Mark { epoch: 3, token: Token(99) });
+        assert_eq!(horizon.seen().last, None);
+    }
+
+    #[test]
     fn what_was_looked_at_before_an_acknowledgement_does_not_close_the_store_after_it() {
         // G-13
-        let horizon = Horizon::new("test", Seen { store_id: Some([9; 16]), mark: Mark::default() });
+        let horizon = Horizon::new("test", Seen { store_id: Some([9; 16]), ..Seen::default() });
         let (before, restored) = (horizon.seen(), found(1, 10));
         assert!(horizon.judge(before, &restored));
         assert_eq!(horizon.check().unwrap_err().kind(), Kind::WentBack);

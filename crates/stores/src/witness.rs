@@ -7,11 +7,11 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use semel_core::Token;
 use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
+use semel_core::{OperationId, Token};
 
-use crate::horizon::Seen;
+use crate::horizon::{Kept, Seen};
 
 const HEAD: &str = "semel witness 1";
 
@@ -31,13 +31,18 @@ pub(crate) fn read(path: &Path) -> Result<Seen, Error> {
 pub(crate) fn write(path: &Path, seen: Seen) -> std::io::Result<()> {
     let Some(store_id) = seen.store_id else { return Ok(()) };
     // Others may share the file; it never goes down.
-    let is_further = |old: Seen| old.store_id == seen.store_id && old.mark >= seen.mark;
-    if read(path).is_ok_and(is_further) {
+    let old = read(path).ok().filter(|old| old.store_id == seen.store_id).unwrap_or_default();
+    let seen = Seen { mark: old.mark.max(seen.mark), last: Kept::newer(old.last, seen.last), ..seen };
+    if old == seen {
         return Ok(());
     }
     static WRITES: AtomicU64 = AtomicU64::new(0);
-    let hex: String = store_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    let text = format!("{HEAD}\nstore {hex}\nepoch {}\ntoken {}\n", seen.mark.epoch, seen.mark.token);
+    let (store, Mark { epoch, token }) = (hex(&store_id), seen.mark);
+    let mut text = format!("{HEAD}\nstore {store}\nepoch {epoch}\ntoken {token}\n");
+    if let Some(Kept { operation, token }) = seen.last {
+        // The last line: builds that do not know it read no further.
+        text += &format!("record {} {token}\n", hex(operation.as_bytes()));
+    }
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}.{}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed)));
     let beside = PathBuf::from(beside);
@@ -54,17 +59,34 @@ fn parse(text: &str) -> Option<Seen> {
     if lines.next()? != HEAD {
         return None;
     }
-    let hex = lines.next()?.strip_prefix("store ")?;
+    let store_id = bytes(lines.next()?.strip_prefix("store ")?)?;
     let epoch = lines.next()?.strip_prefix("epoch ")?.parse().ok()?;
     let token = Token(lines.next()?.strip_prefix("token ")?.parse().ok()?);
-    let mut store_id = [0; 16];
-    if hex.len() != 32 || !hex.is_ascii() {
+    let last = match lines.next() {
+        Some(line) => Some(record(line)?),
+        None => None,
+    };
+    Some(Seen { store_id: Some(store_id), mark: Mark { epoch, token }, last })
+}
+
+fn record(line: &str) -> Option<Kept> {
+    let (operation, token) = line.strip_prefix("record ")?.split_once(' ')?;
+    Some(Kept { operation: OperationId::from_bytes(bytes(operation)?), token: Token(token.parse().ok()?) })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn bytes<const N: usize>(hex: &str) -> Option<[u8; N]> {
+    let mut bytes = [0; N];
+    if hex.len() != 2 * N || !hex.is_ascii() {
         return None;
     }
-    for (at, byte) in store_id.iter_mut().enumerate() {
+    for (at, byte) in bytes.iter_mut().enumerate() {
         *byte = u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).ok()?;
     }
-    Some(Seen { store_id: Some(store_id), mark: Mark { epoch, token } })
+    Some(bytes)
 }
 
 fn unusable(path: &Path, why: &str) -> Error {
@@ -80,9 +102,29 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("witness");
         assert_eq!(read(&path).unwrap(), Seen::default());
-        let seen = Seen { store_id: Some([0xab; 16]), mark: Mark { epoch: 3, token: Token(77) } };
+        let last = |token| {
+            let operation = OperationId::from_bytes([0xcd; 32]);
+            Some(Kept { operation, token: Token(token) })
+        };
+        let seen = Seen { store_id: Some([0xab; 16]), mark: Mark { epoch: 3, token: Token(77) }, last: None };
         write(&path, seen).unwrap();
         assert_eq!(read(&path).unwrap(), seen);
+        write(&path, Seen { last: last(70), ..seen }).unwrap();
+        assert_eq!(read(&path).unwrap(), Seen { last: last(70), ..seen });
+        write(&path, Seen { mark: Mark { epoch: 3, token: Token(78) }, last: last(69), ..seen }).unwrap();
+        let further = Seen { mark: Mark { epoch: 3, token: Token(78) }, last: last(70), ..seen };
+        assert_eq!(read(&path).unwrap(), further, "neither goes down");
+        let other = Seen { store_id: Some([0xac; 16]), mark: Mark::default(), last: None };
+        write(&path, other).unwrap();
+        assert_eq!(read(&path).unwrap(), other, "of another store nothing stays");
+        for record in ["record", "record cdcd 7", &format!("record {} x", "cd".repeat(32))] {
+            fs::write(
+                &path,
+                format!("semel witness 1\nstore {}\nepoch 1\ntoken 7\n{record}\n", "ab".repeat(16)),
+            )
+            .unwrap();
+            assert_eq!(read(&path).unwrap_err().kind(), Kind::Misconfigured, "{record}");
+        }
         fs::write(&path, "semel witness 1\nstore abab\n").unwrap();
         assert_eq!(read(&path).unwrap_err().kind(), Kind::Misconfigured);
     }

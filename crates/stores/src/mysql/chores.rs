@@ -6,7 +6,7 @@ use semel_core::fingerprint::HashKey;
 use semel_core::record::{Record, State, Verb};
 use semel_core::store::{Filter, LOOK_MAX, Mark, Page, Status, SubjectPurge};
 use semel_core::verbs::Purge;
-use semel_core::{Key, Nonce, OperationId, Token};
+use semel_core::{Key, Nonce, OperationId, Token, mutant};
 
 use super::connect::Live;
 use super::fault::Fault;
@@ -168,7 +168,9 @@ async fn accept(shared: &Shared, live: &mut Live, by: &str) -> Result<([u8; 16],
     let mark = found.mark.acknowledged(shared.horizon.seen().mark);
     let (epoch, token) = (number(mark.epoch)?, number(mark.token.0)?);
     live.ask(sql::ACKNOWLEDGE, vec![epoch.into(), found.here.clone().into(), by.into()]).await?;
-    live.ask(sql::SET_TOKEN, vec![token.into()]).await?;
+    if !mutant::on("my-acknowledged-tokens-restart") {
+        live.ask(sql::SET_TOKEN, vec![token.into()]).await?;
+    }
     live.commit(&[]).await?;
     Ok((found.store_id, mark))
 }
@@ -177,7 +179,7 @@ pub(super) async fn acknowledge(shared: &Shared, by: &str) -> Result<Mark, Error
     let (store_id, mark) = retried!(shared.chores.tries_on_any(), live => accept(shared, live, by))?;
     shared.horizon.accept(store_id, mark);
     if let Some(path) = shared.witness.clone() {
-        let seen = Seen { store_id: Some(store_id), mark };
+        let seen = Seen { store_id: Some(store_id), mark, last: None };
         super::write_witness(path, seen).await.map_err(|error| {
             Error::new(Kind::Misconfigured, "acknowledged, but the witness cannot be written").because(error)
         })?;

@@ -321,5 +321,7 @@ fn found(row: &Row, server: &Server) -> Result<Found, Error> {
         mark: Mark { epoch: number(1)?, token: Token(number(3)?) },
         home: row::text(row, 2)?.map(str::to_owned),
         here: row::text(row, 4)?.map(|database| server.home(database)),
+        newest: None,
+        lost: false,
     })
 }

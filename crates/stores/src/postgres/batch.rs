@@ -73,9 +73,12 @@ async fn answer(
     before: Seen,
 ) -> Result<(), Fault> {
     // Both are noted, also when the first is not fine.
-    let drawn = [landed.lowest_token, landed.highest_token].into_iter().flatten();
-    let noted: Vec<bool> = drawn.map(|token| shared.horizon.note(token, before)).collect();
+    let drawn = [landed.lowest, landed.highest].into_iter().flatten();
+    let noted: Vec<bool> = drawn.map(|kept| shared.horizon.note(kept.token, before)).collect();
     let fine = noted.into_iter().all(|fine| fine);
+    if let Some(kept) = landed.highest.filter(|_| fine) {
+        shared.horizon.keep(kept);
+    }
     let (granted, lost): (Vec<_>, Vec<_>) =
         batch.claims.into_iter().partition(|waiting| landed.has_granted(waiting.call.operation.id()));
     for waiting in granted {

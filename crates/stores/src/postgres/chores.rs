@@ -170,7 +170,7 @@ pub(super) async fn acknowledge(shared: &Shared, by: &str) -> Result<Mark, Error
     .await?;
     shared.horizon.accept(store_id, mark);
     if let Some(path) = shared.witness.clone() {
-        let seen = Seen { store_id: Some(store_id), mark };
+        let seen = Seen { store_id: Some(store_id), mark, last: None };
         super::write_witness(path, seen).await.map_err(|error| {
             Error::new(Kind::Misconfigured, "acknowledged, but the witness cannot be written").because(error)
         })?;

@@ -15,7 +15,7 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 use super::fault::{self, Fault};
 use super::options::{Address, Options};
 use super::{sql, tls};
-use crate::horizon::{Found, Horizon};
+use crate::horizon::{Found, Horizon, Kept, Seen};
 
 /// A bound value and its type, as the driver wants them.
 pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
@@ -64,6 +64,7 @@ pub(super) struct Connector {
     connect_wait: Duration,
     call_timeout: Duration,
     pace: Mutex<Option<Pace>>,
+    looks_for_records: bool,
     pub(super) horizon: Arc<Horizon>,
 }
 
@@ -84,8 +85,15 @@ impl Connector {
             connect_wait: options.connect_wait,
             call_timeout: options.call_timeout,
             pace: Mutex::new(None),
+            looks_for_records: false,
             horizon,
         })
+    }
+
+    /// For a store of operations: its connections also look whether the newest record it knows of is there. (A
+    /// relay's role may not read them.)
+    pub(super) fn looking_for_records(self) -> Self {
+        Self { looks_for_records: true, ..self }
     }
 
     /// One attempt at a connection, not yet examined.
@@ -185,11 +193,30 @@ impl Connector {
                 Error::new(Kind::Schema, "the table semel_meta is empty; restore it from a backup")
             })?;
             refuse_replica(row, &self.place)?;
-            let found = Found { here: live.here(self.call_timeout).await?, ..found(row)? };
+            let mut found = Found { here: live.here(self.call_timeout).await?, ..found(row)? };
+            if self.looks_for_records {
+                (found.newest, found.lost) = self.look_for_records(live, seen).await?;
+            }
             if self.horizon.judge(seen, &found) {
                 return Ok(found);
             }
         }
+    }
+
+    /// The newest record, and whether the one that was seen last is gone without having been deleted. The counter
+    /// does not tell: PostgreSQL logs it 32 ahead, so a promoted standby starts above what it lacks.
+    async fn look_for_records(&self, live: &Live, seen: Seen) -> Result<(Option<Kept>, bool), Error> {
+        let id = seen.last.map(|last| *last.operation.as_bytes());
+        let (id, token) = (id.as_ref().map(|id| &id[..]), seen.last.map(|last| last.token.0 as i64));
+        let params: [Param<'_>; 2] = [(&id, Type::BYTEA), (&token, Type::INT8)];
+        let rows = live.query(self.call_timeout, &sql::newest(), &params).await;
+        let rows = rows.map_err(|fault| fault.error())?;
+        let row = rows.first().ok_or_else(super::chores::no_row)?;
+        let newest = match get::<Option<i64>>(row, 1)? {
+            Some(token) => Some(Kept { operation: super::row::id(row, 0)?, token: Token(token as u64) }),
+            None => None,
+        };
+        Ok((newest, get(row, 2)?))
     }
 
     pub(super) fn place(&self) -> &str {
@@ -232,6 +259,8 @@ pub(super) fn found(row: &Row) -> Result<Found, Error> {
         mark: Mark { epoch: number(3)?, token: Token(number(5)?) },
         home: get(row, 4)?,
         here: None,
+        newest: None,
+        lost: false,
     })
 }
 

@@ -17,15 +17,15 @@ use super::fault::Fault;
 use super::pipeline::{End, Statement};
 use super::{Shared, row, sql};
 use crate::gather::{Batch, Reply};
-use crate::horizon::{Horizon, Seen};
+use crate::horizon::{Horizon, Kept, Seen};
 
 /// What came back.
 pub(super) struct Landed {
     claims: HashMap<OperationId, Found>,
     /// Operations completed here, and by whom.
     completed: HashMap<OperationId, Complete>,
-    pub(super) lowest_token: Option<Token>,
-    pub(super) highest_token: Option<Token>,
+    pub(super) lowest: Option<Kept>,
+    pub(super) highest: Option<Kept>,
 }
 
 /// What the claims of one operation meet.
@@ -109,9 +109,11 @@ impl Landed {
                 completed.insert(id, completions[at].1.clone());
             }
         }
-        let tokens = || claims.values().map(|found: &Found| found.fresh);
-        let (lowest_token, highest_token) = (tokens().min(), tokens().max());
-        Self { claims, completed, lowest_token, highest_token }
+        let granted =
+            || claims.iter().map(|(id, found): (_, &Found)| Kept { operation: *id, token: found.fresh });
+        let lowest = granted().min_by_key(|kept| kept.token);
+        let highest = granted().max_by_key(|kept| kept.token);
+        Self { claims, completed, lowest, highest }
     }
 
     /// Whether a claim of this operation was granted here.

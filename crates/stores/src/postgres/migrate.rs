@@ -14,7 +14,7 @@ use crate::migrate::{Applied, Migration, Missing, hex, plan};
 /// The oldest server whose SQL is used.
 const SERVER_VERSION_MIN: i32 = 130_000;
 
-static MIGRATIONS: [Migration; 13] = [
+static MIGRATIONS: [Migration; 15] = [
     Migration {
         version: 1,
         name: "operations",
@@ -90,8 +90,20 @@ static MIGRATIONS: [Migration; 13] = [
     },
     Migration {
         version: 13,
+        name: "past",
+        sql: include_str!("../../migrations/postgres/0013_past.sql"),
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 14,
+        name: "fences",
+        sql: include_str!("../../migrations/postgres/0014_fences.sql"),
+        minimum_reader: 6,
+    },
+    Migration {
+        version: 15,
         name: "walk",
-        sql: include_str!("../../migrations/postgres/0013_walk.sql"),
+        sql: include_str!("../../migrations/postgres/0015_walk.sql"),
         minimum_reader: 6,
     },
 ];
@@ -215,6 +227,8 @@ async fn apply(live: &Live, options: &Options) -> Result<(), Fault> {
     for migration in plan(&found, &MIGRATIONS)? {
         if mutant::on("pg-inbox-looks-once") {
             run(live, options, &migration.sql.replace("IF NOT is_all AND", "IF false AND")).await?;
+        } else if mutant::on("pg-fence-restarts") {
+            run(live, options, &migration.sql.replace("IF given < beginning", "IF false")).await?;
         } else {
             run(live, options, migration.sql).await?;
         }

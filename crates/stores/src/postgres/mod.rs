@@ -112,7 +112,8 @@ impl PostgresStore {
         let address = options::Address::of(&options)?;
         let seen = options.witness.as_deref().map_or(Ok(Seen::default()), witness::read)?;
         let horizon = Arc::new(Horizon::new("PostgreSQL", seen));
-        let connector = Arc::new(Connector::new(address, &options, horizon.clone())?);
+        let connector = Connector::new(address, &options, horizon.clone())?;
+        let connector = Arc::new(connector.looking_for_records());
         let live = connector.dial().await?;
         migrate::bring_up_to_date(&live, &options, connector.place()).await?;
         connector.examine(&live).await?;

@@ -37,6 +37,7 @@ const BEGIN_FLIGHT: &str = include_str!("sql/begin_flight.sql");
 const FLY: &str = include_str!("sql/fly.sql");
 const FRESH: &str = include_str!("sql/fresh.sql");
 const LOCK: &str = include_str!("sql/lock.sql");
+const NEWEST: &str = include_str!("sql/newest.sql");
 const SWEEP: &str = include_str!("sql/sweep.sql");
 pub(super) const TX_FAIL: &str = include_str!("sql/tx_fail.sql");
 const TX_COMMIT: &str = include_str!("sql/tx_commit.sql");
@@ -93,6 +94,13 @@ pub(super) fn lock() -> Cow<'static, str> {
         return broken(LOCK, "FOR UPDATE", "");
     }
     LOCK.into()
+}
+
+pub(super) fn newest() -> Cow<'static, str> {
+    if mutant::on("pg-deleted-passes-for-lost") {
+        return broken(NEWEST, "$2 > meta.past_token", "$2 > 0");
+    }
+    NEWEST.into()
 }
 
 pub(super) fn sweep() -> Cow<'static, str> {

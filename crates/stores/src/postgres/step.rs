@@ -16,6 +16,7 @@ use super::pipeline::{End, Statement};
 use super::pool::Link;
 use super::row::{self, Columns};
 use super::{Shared, sql};
+use crate::horizon::Kept;
 
 /// How often a step that lost a race or a deadlock is taken again.
 const TRIES_MAX: u32 = 8;
@@ -70,6 +71,7 @@ async fn attempt<V: Verb>(
         if !shared.horizon.note(moment.fresh, seen) {
             return Err(Fault::went_back(&shared.horizon));
         }
+        shared.horizon.keep(Kept { operation: put.operation.id(), token: put.token });
     }
     Ok(written.then_some(step.answer))
 }

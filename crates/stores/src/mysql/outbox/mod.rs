@@ -194,7 +194,7 @@ impl Desk {
             }
             *last = Some(Instant::now());
         }
-        let seen = Seen { store_id: Some(self.facts.store_id), mark: self.seen() };
+        let seen = Seen { store_id: Some(self.facts.store_id), mark: self.seen(), last: None };
         if let Err(error) = super::write_witness(path, seen).await {
             tracing::warn!(%error, "the witness of the outbox cannot be written; a restore may go unnoticed");
         }

@@ -143,11 +143,24 @@ pub enum Fate {
 /// Refused, with nothing written: a connection with no transaction, one that does not hold the write lock
 /// yet (BEGIN instead of BEGIN IMMEDIATE), and one that does not sync its commits.
 pub fn begin(transaction: &Connection, call: &Call) -> Result<Begun, Error> {
-    let path = transaction.path().unwrap_or_default();
-    let witness = Witness::load(&PathBuf::from(format!("{path}-semel-witness")))?;
-    begin_with(transaction, call, Arc::new(SystemClock), None, |store| {
-        Standing::at_open(store.store_id, store.mark, witness.as_slice()).behind.is_none()
-    })
+    let witness = witness_beside(transaction)?;
+    begin_with(transaction, call, Arc::new(SystemClock), None, |store| is_sound(store, witness))
+}
+
+fn witness_beside(conn: &Connection) -> Result<Option<Witness>, Error> {
+    let path = conn.path().unwrap_or_default();
+    Witness::load(&PathBuf::from(format!("{path}-semel-witness")))
+}
+
+/// Whether the store is where its witness saw it, or further.
+fn is_sound(store: &Description, witness: Option<Witness>) -> bool {
+    Standing::at_open(store.store_id, store.mark, witness.as_slice()).behind.is_none()
+}
+
+fn went_back() -> Error {
+    let text = "the database was restored from an older state, or is not the one that was used here before; \
+                reconcile, then acknowledge the restore (semel store acknowledge --by NAME)";
+    Error::new(Kind::WentBack, text)
 }
 
 impl SqliteStore {
@@ -182,9 +195,7 @@ fn begin_with(
     must_sync(conn)?;
     let store = reader::describe(conn).map_err(|fault| tell(conn, &fault))?;
     if !is_sound(&store) {
-        let text = "the database was restored from an older state, or is not the one that was used here before; \
-                    reconcile, then acknowledge the restore (semel store acknowledge --by NAME)";
-        return Err(Error::new(Kind::WentBack, text));
+        return Err(went_back());
     }
     let begun =
         run_or_tell(conn, call, &store, generations, clock.now()).map_err(|fault| tell(conn, &fault))?;

@@ -2,6 +2,7 @@
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, TxOpts};
+use semel_core::EffectStore;
 use semel_core::error::Kind;
 use semel_core::fence::{Guarded, Passage, Resource, Token};
 use semel_stores::mysql::tx::fence;
@@ -117,6 +118,34 @@ fn a_token_is_never_given_twice_whatever_becomes_of_the_transaction() {
         assert_eq!(write(&mut conn, first, "first").await, Passage::Passed);
         assert_eq!(write(&mut conn, last, "last").await, Passage::Passed);
         assert_eq!(write(&mut conn, first, "late").await, Passage::Refused { last });
+    });
+}
+
+// G-13, G-70
+#[test]
+fn after_an_acknowledged_restore_no_token_is_given_again() {
+    with_database(async |database| {
+        ledger(&database).await;
+        let mut conn = database.client().await;
+        fence::lease(&mut conn, &account()).await.unwrap();
+        drop(conn);
+        let backup = database.copy().await;
+        let (from, to) = (&database.name, &backup.name);
+        for table in ["semel_fence", "entry"] {
+            backup.run(&format!("CREATE TABLE {to}.{table} LIKE {from}.{table}")).await;
+            backup.run(&format!("INSERT INTO {to}.{table} SELECT * FROM {from}.{table}")).await;
+        }
+        let mut conn = database.client().await;
+        let payment = fence::lease(&mut conn, &account()).await.unwrap();
+
+        let store = connect(&backup.url()).await;
+        assert!(store.status().await.unwrap().went_back_from.is_some());
+        store.acknowledge_restore("ops").await.unwrap();
+        let mut conn = backup.client().await;
+        let refund = fence::lease(&mut conn, &account()).await.unwrap();
+        assert!(refund > payment, "{refund} and {payment}");
+        assert_eq!(write(&mut conn, refund, "refund").await, Passage::Passed);
+        assert_eq!(write(&mut conn, payment, "payment").await, Passage::Refused { last: refund });
     });
 }
 

@@ -1,5 +1,6 @@
 //! Fences and natural idempotency: what a database can refuse without any key.
 
+use semel_core::EffectStore;
 use semel_core::fence::{Guarded, Passage, Resource, Token};
 use semel_stores::postgres::tx::fence;
 use tokio_postgres::Client;
@@ -72,6 +73,31 @@ fn a_fence_moves_only_with_the_write_and_writers_take_turns() {
         open.commit().await.unwrap();
         assert_eq!(late.await.unwrap(), Passage::Refused { last: newer });
         assert_eq!(database.number("SELECT count(*) FROM entry").await, 1);
+    });
+}
+
+// G-13, G-70
+#[test]
+fn after_an_acknowledged_restore_no_token_is_given_again() {
+    with_database(async |database| {
+        connect(&database.url()).await.close().await;
+        database.run("CREATE TABLE entry (what text NOT NULL)").await;
+        let client = database.client().await;
+        fence::lease(&client, &account()).await.unwrap();
+        drop(client);
+        let backup = database.copy().await;
+        let client = database.client().await;
+        let payment = fence::lease(&client, &account()).await.unwrap();
+
+        let store = connect(&backup.url()).await;
+        assert!(store.status().await.unwrap().went_back_from.is_some());
+        store.acknowledge_restore("ops").await.unwrap();
+        let mut client = backup.client().await;
+        let refund = fence::lease(&client, &account()).await.unwrap();
+        assert!(refund > payment, "{refund} and {payment}");
+        assert_eq!(write(&mut client, refund, "refund").await, Passage::Passed);
+        assert_eq!(write(&mut client, payment, "payment").await, Passage::Refused { last: refund });
+        assert_eq!(fence::lease(&client, &account()).await.unwrap(), Token(refund.0 + 1));
     });
 }
 

@@ -1,13 +1,16 @@
 //! Databases that went back, by whichever way, and how that is noticed.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use semel_core::error::Kind;
 use semel_core::store::{EffectStore, RESTORE_GAP};
 use semel_core::verbs::Renew;
 use semel_stores::postgres::{Options, PostgresStore};
 
-use super::rig::{Database, connect, granted, patient, persist, request, with_database};
+use super::rig::{Database, complete, connect, granted, patient, persist, request, with_database};
 
 fn with_witness(database: &Database, witness: &Path) -> Options {
     let mut options = patient(database.url());
@@ -124,6 +127,27 @@ fn a_witness_remembers_what_a_restarted_process_cannot() {
         store.close().await;
         let store = PostgresStore::connect_with(options()).await.unwrap();
         assert_eq!(store.status().await.unwrap().went_back_from, None);
+    });
+}
+
+// G-13
+#[test]
+fn a_record_that_was_swept_is_not_missed() {
+    with_database(async |database| {
+        let clock = Arc::new(AtomicI64::new(1_767_225_600_000_000));
+        let mut options = patient(database.url());
+        options.clock = Some(clock.clone());
+        let store = PostgresStore::connect_with(options).await.unwrap();
+        let lease = granted(store.claim(&request("soon-gone")).await.unwrap());
+        store.complete(&complete(&lease, "paid")).await.unwrap();
+        clock.fetch_add(4_000_000_000, Ordering::SeqCst);
+        assert_eq!(store.sweep(10, Duration::from_secs(1)).await.unwrap().deleted, 1);
+        // It looks again.
+        assert_eq!(store.status().await.unwrap().went_back_from, None);
+        granted(store.claim(&request("next")).await.unwrap());
+        assert_eq!(store.status().await.unwrap().went_back_from, None);
+        database.run("TRUNCATE semel_operation").await;
+        assert!(store.status().await.unwrap().went_back_from.is_some(), "that nobody did but a restore");
     });
 }
 

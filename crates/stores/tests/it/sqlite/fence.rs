@@ -9,6 +9,12 @@ use super::*;
 fn orders() -> (Disk, Connection) {
     let disk = Disk::new();
     drop(disk.open());
+    let conn = with_orders(&disk);
+    (disk, conn)
+}
+
+/// A connection of an application, and its table.
+fn with_orders(disk: &Disk) -> Connection {
     let conn = disk.meddle();
     conn.busy_timeout(Duration::from_secs(30)).unwrap();
     conn.execute_batch(
@@ -18,7 +24,7 @@ fn orders() -> (Disk, Connection) {
          INSERT INTO orders VALUES (1042, 'open', 0, 1);",
     )
     .unwrap();
-    (disk, conn)
+    conn
 }
 
 fn resource() -> Resource {
@@ -58,6 +64,45 @@ fn a_payment_that_comes_after_its_refund_is_refused() {
     let v5 = fence::lease(&conn, &resource).unwrap();
     assert_eq!(write(&mut conn, v5, "paid", 2000), Passage::Passed);
     assert_eq!(order(&conn), ("paid".into(), 2000));
+}
+
+// G-13, G-70
+#[tokio::test]
+async fn after_a_restore_no_token_is_given_again_and_before_its_acknowledgement_none_at_all() {
+    let disk = Disk::new();
+    disk.open().close().await;
+    let mut conn = with_orders(&disk);
+    let before = fence::lease(&conn, &resource()).unwrap();
+    drop(conn);
+    let copy = disk.0.path().join("copy.db");
+    std::fs::copy(disk.path(), &copy).unwrap();
+    let store = disk.open();
+    claim(&store, "seen-by-the-witness").await;
+    store.close().await;
+    let new: Resource = "order/7".parse().unwrap();
+    conn = disk.meddle();
+    let payment = fence::lease(&conn, &resource()).unwrap();
+    let unknown = fence::lease(&conn, &new).unwrap();
+    drop(conn);
+    std::fs::copy(&copy, disk.path()).unwrap();
+
+    conn = disk.meddle();
+    refused(fence::lease(&conn, &resource()), Kind::WentBack);
+    let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
+    refused(fence::pass(&transaction, &resource(), before), Kind::WentBack);
+    refused(fence::lease(&transaction, &resource()), Kind::WentBack);
+    drop(transaction);
+    let store = disk.open();
+    store.acknowledge_restore("ops").await.unwrap();
+    store.close().await;
+
+    let refund = fence::lease(&conn, &resource()).unwrap();
+    assert!(refund > payment, "{refund} and {payment}");
+    assert_eq!(write(&mut conn, refund, "refunded", 0), Passage::Passed);
+    assert_eq!(write(&mut conn, payment, "paid", 2000), Passage::Refused { last: refund });
+    assert_eq!(order(&conn), ("refunded".into(), 0));
+    assert!(fence::lease(&conn, &new).unwrap() > unknown, "the copy did not know the resource");
+    assert_eq!(fence::lease(&conn, &resource()).unwrap(), Token(refund.0 + 1));
 }
 
 // G-70

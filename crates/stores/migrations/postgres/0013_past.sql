@@ -1,0 +1,47 @@
+-- How a store finds out that it lost records which were committed: a standby that was promoted before the last of them
+-- came, a snapshot of the disk. The sequence of tokens does not tell, because the server logs it 32 numbers ahead. So each
+-- process looks whether the newest record it knows of is there, whenever it connects.
+--
+-- A record that is not there was deleted, or was given up by an operator; else it was lost. Triggers write down how far
+-- either has come, also for builds that know nothing of it.
+
+-- No record with a token up to this one is missed. Changes with the rows it speaks of, in their transaction.
+ALTER TABLE semel_meta ADD COLUMN past_token bigint NOT NULL DEFAULT 0;
+
+-- As the owner, because whoever may sweep need not be allowed more; in the schema of the table, whatever the caller's
+-- search path is. Nobody else may make a trigger of it: on a table of their own it would write where they say.
+CREATE FUNCTION semel_note_deleted() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    newest bigint := (SELECT max(deleted.token) FROM deleted);
+BEGIN
+    IF newest IS NOT NULL THEN
+        EXECUTE format('UPDATE %I.semel_meta SET past_token = $1 WHERE past_token < $1', TG_TABLE_SCHEMA) USING newest;
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+REVOKE ALL ON FUNCTION semel_note_deleted() FROM PUBLIC;
+
+CREATE TRIGGER semel_operation_deleted AFTER DELETE ON semel_operation
+REFERENCING OLD TABLE AS deleted
+FOR EACH STATEMENT EXECUTE FUNCTION semel_note_deleted();
+
+-- A new epoch gives up whatever was lost, and its tokens begin above that. The sequence was set by then: this fires at
+-- the end of the statement.
+CREATE FUNCTION semel_note_epoch() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE format(
+        'UPDATE %1$I.semel_meta SET past_token = greatest(past_token, (SELECT last_value FROM %1$I.semel_token))',
+        TG_TABLE_SCHEMA
+    );
+    RETURN NULL;
+END
+$$;
+
+REVOKE ALL ON FUNCTION semel_note_epoch() FROM PUBLIC;
+
+CREATE TRIGGER semel_meta_epoch AFTER UPDATE OF epoch ON semel_meta
+FOR EACH ROW WHEN (OLD.epoch <> NEW.epoch) EXECUTE FUNCTION semel_note_epoch();

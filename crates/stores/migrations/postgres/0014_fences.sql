@@ -1,0 +1,26 @@
+-- Tokens of fences after a restore. The backup's sequence knows nothing of those that were given since, and would give them
+-- again: two attempts with one token pass each other's fence. Each epoch begins 2^40 above the one before it.
+CREATE OR REPLACE FUNCTION semel_note_epoch() RETURNS trigger
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    fences text := format('%I.semel_fence_token', TG_TABLE_SCHEMA);
+    beginning bigint := (NEW.epoch - 1) << 40;
+    given bigint;
+BEGIN
+    EXECUTE format(
+        'UPDATE %1$I.semel_meta SET past_token = greatest(past_token, (SELECT last_value FROM %1$I.semel_token))',
+        TG_TABLE_SCHEMA
+    );
+    EXECUTE 'SELECT last_value FROM ' || fences INTO given;
+    -- A sequence does not roll back, and forward is the harmless direction.
+    IF given < beginning THEN
+        PERFORM setval(fences::regclass, beginning);
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+-- Also for restores that were acknowledged before this was here.
+SELECT setval('semel_fence_token', (meta.epoch - 1) << 40)
+FROM semel_meta AS meta, semel_fence_token AS fences
+WHERE fences.last_value < (meta.epoch - 1) << 40;
