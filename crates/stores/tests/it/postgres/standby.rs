@@ -32,19 +32,25 @@ struct Standby {
     programs: PathBuf,
     folder: tempfile::TempDir,
     port: u16,
+    primary: String,
+    slot: String,
 }
 
 impl Standby {
-    fn of(database: &Database) -> Option<Self> {
+    async fn of(database: &Database) -> Option<Self> {
         let programs = PathBuf::from(named("SEMEL_TEST_PG_BIN")?);
         let folder = tempfile::tempdir().unwrap();
         // The server's user must be able to reach and own it.
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
         std::fs::set_permissions(folder.path(), open).unwrap();
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let standby = Self { programs, folder, port };
-        let (admin, data) = (database.through(&database.url()), standby.data());
-        let backup = ["-D", &data, "-d", &admin, "-R", "-X", "stream", "-c", "fast", "--no-sync"];
+        let (primary, slot) = (database.url(), database.name.clone());
+        // Before the copy begins: others copy too, and their checkpoints remove what nobody claims.
+        database.run(&format!("SELECT pg_create_physical_replication_slot('{slot}', true)")).await;
+        let standby = Self { programs, folder, port, primary, slot };
+        let data = standby.data();
+        let (from, slot) = (&standby.primary, &standby.slot);
+        let backup = ["-D", &data, "-d", from, "-S", slot, "-R", "-X", "stream", "-c", "fast", "--no-sync"];
         must(&run(&standby.programs.join("pg_basebackup"), &backup));
         Some(standby)
     }
@@ -98,6 +104,16 @@ impl Drop for Standby {
         let _ = run(&self.programs.join("pg_ctl"), &["-D", &self.data(), "-w", "-m", "immediate", "stop"]);
         // It belongs to the server's user.
         let _ = run(Path::new("rm"), &["-r", &self.data()]);
+        // What ended a moment ago may hold it still.
+        let drop = format!(
+            "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = '{0}';
+             SELECT pg_drop_replication_slot('{0}')",
+            self.slot
+        );
+        let dropped = run(&self.programs.join("psql"), &["-q", "-d", &self.primary, "-c", &drop]);
+        if !dropped.status.success() {
+            eprintln!("{} stays behind: {}", self.slot, String::from_utf8_lossy(&dropped.stderr));
+        }
     }
 }
 
@@ -105,7 +121,7 @@ impl Drop for Standby {
 fn a_standby_is_refused_with_a_sentence() {
     with_database(async |database| {
         connect(&database.url()).await;
-        let Some(standby) = Standby::of(&database) else { return };
+        let Some(standby) = Standby::of(&database).await else { return };
         standby.start("");
         let error = PostgresStore::connect(&standby.url(&database)).await.map(drop).unwrap_err();
         assert_eq!(error.kind(), Kind::ReadOnly, "{error}");
@@ -138,7 +154,7 @@ fn a_promoted_standby_that_lacks_a_few_operations_is_noticed() {
         let folder = tempfile::tempdir().unwrap();
         let (witness, other) = (folder.path().join("witness"), folder.path().join("other"));
         let store = PostgresStore::connect_with(with_witness(database.url(), &witness)).await.unwrap();
-        let Some(standby) = Standby::of(&database) else { return };
+        let Some(standby) = Standby::of(&database).await else { return };
         standby.start("");
         charge(&store, "arrived").await;
         standby.catch_up(&database).await;
@@ -182,7 +198,7 @@ fn a_promoted_standby_that_has_everything_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let options = |url| with_witness(url, &folder.path().join("witness"));
         let store = PostgresStore::connect_with(options(database.url())).await.unwrap();
-        let Some(standby) = Standby::of(&database) else { return };
+        let Some(standby) = Standby::of(&database).await else { return };
         standby.start("");
         let mut newest = 0;
         for n in 0..3 {
