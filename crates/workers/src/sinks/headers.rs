@@ -1,7 +1,6 @@
 //! Headers of a message on its way: all values in one text.
 //!
-//! A message has about ten of them, a few bytes each. Each in a string of its own, making and freeing them took a relay
-//! longer than reading the message did.
+//! A message has about ten of them, a few bytes each: one allocation for all values in place of one for each.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -255,7 +255,7 @@ fn rfc3339(at: Timestamp, text: &mut String) {
     let year = year_of_era + era * 400 + i64::from(month <= 2);
     let (seconds, millis) = (of_day / 1_000_000, of_day / 1000 % 1000);
     let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    // Writing to a text cannot fail; and digit by digit, since formatting seven numbers took longer than the rest of a message.
+    // Writing to a text cannot fail. The rest goes digit by digit: all have a fixed width.
     let _ = write!(text, "{year:04}");
     for (before, value, width) in
         [('-', month, 2), ('-', day, 2), ('T', hour, 2), (':', minute, 2), (':', second, 2), ('.', millis, 3)]
