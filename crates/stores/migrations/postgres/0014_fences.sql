@@ -1,10 +1,11 @@
 -- Tokens of fences after a restore. The backup's sequence knows nothing of those that were given since, and would give them
--- again: two attempts with one token pass each other's fence. Each epoch begins 2^40 above the one before it.
+-- again: two attempts with one token pass each other's fence. So an epoch begins 2^40 above the one before it, and above the
+-- microseconds since 1970: a backup that is restored twice begins the same epoch twice, and not where it did the first time.
 CREATE OR REPLACE FUNCTION semel_note_epoch() RETURNS trigger
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     fences text := format('%I.semel_fence_token', TG_TABLE_SCHEMA);
-    beginning bigint := (NEW.epoch - 1) << 40;
+    beginning bigint := greatest((NEW.epoch - 1) << 40, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
     given bigint;
 BEGIN
     EXECUTE format(

@@ -88,6 +88,7 @@ fn after_an_acknowledged_restore_no_token_is_given_again() {
         let backup = database.copy().await;
         let client = database.client().await;
         let payment = fence::lease(&client, &account()).await.unwrap();
+        drop(client);
 
         let store = connect(&backup.url()).await;
         assert!(store.status().await.unwrap().went_back_from.is_some());
@@ -98,6 +99,14 @@ fn after_an_acknowledged_restore_no_token_is_given_again() {
         assert_eq!(write(&mut client, refund, "refund").await, Passage::Passed);
         assert_eq!(write(&mut client, payment, "payment").await, Passage::Refused { last: refund });
         assert_eq!(fence::lease(&client, &account()).await.unwrap(), Token(refund.0 + 1));
+
+        // The same backup once more, by somebody who knows nothing of the first time: the same epoch begins again.
+        let again = database.copy().await;
+        connect(&again.url()).await.acknowledge_restore("ops").await.unwrap();
+        let epoch = "SELECT epoch FROM semel_meta";
+        assert_eq!(again.number(epoch).await, backup.number(epoch).await);
+        let later = fence::lease(&again.client().await, &account()).await.unwrap();
+        assert!(later.0 > refund.0 + 1, "{later} and {refund}");
     });
 }
 
