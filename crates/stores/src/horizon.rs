@@ -30,6 +30,8 @@ pub(crate) struct Found {
     pub(crate) lost: bool,
 }
 
+const LOST: &str = "a record that was committed is not there";
+
 /// A record that is on disk: its operation, and a token it has had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kept {
@@ -125,6 +127,12 @@ impl Horizon {
         self.fall_behind(before, held, "a record has a token the store has not come to");
     }
 
+    /// The newest record of `before` was looked for, and is gone.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn lost(&self, before: Seen) {
+        self.fall_behind(before, before.mark.token, LOST);
+    }
+
     fn fall_behind(&self, before: Seen, met: Token, why: &'static str) {
         let mut rest = self.rest();
         if rest.is_what_was(before) {
@@ -144,7 +152,7 @@ impl Horizon {
         } else if found.mark.is_behind(seen.mark) {
             Some("it has forgotten what it had come to")
         } else if found.lost && !semel_core::mutant::on("pg-lost-record-unnoticed") {
-            Some("a record that was committed is not there")
+            Some(LOST)
         } else if moved && !semel_core::mutant::on("pg-home-not-compared") {
             Some("its state was made in another cluster or database")
         } else {

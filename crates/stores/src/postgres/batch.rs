@@ -52,8 +52,13 @@ async fn connected<'a>(shared: &Shared, live: &'a mut Option<Live>) -> Result<&'
 async fn fly(shared: &Shared, live: &Live, batch: Batch) -> Result<(), Fault> {
     shared.counts.add(&batch);
     let before = shared.horizon.seen();
-    match flight::fly(shared, live, &batch).await {
+    match flight::fly(shared, live, &batch, before).await {
         Ok(landed) => answer(shared, live, batch, landed, before).await,
+        Err(fault) if fault.is_lost => {
+            shared.horizon.lost(before);
+            batch.fail(|| shared.horizon.refusal());
+            Err(fault)
+        }
         Err(fault) => {
             // One bad call must not fail its neighbours: each asks alone and hears its own error.
             match fault.changed_nothing() && !fault.broken {

@@ -22,13 +22,16 @@ pub(super) struct Fault {
     pub(super) again: bool,
     /// The connection cannot be used any more.
     pub(super) broken: bool,
+    /// Refused because a record that was committed is not there.
+    pub(super) is_lost: bool,
 }
 
 impl Fault {
     /// A failure of this side, before or instead of the server's.
     pub(super) fn new(kind: Kind, sentence: impl Into<String>) -> Self {
         let sentence = sentence.into();
-        Self { kind, maybe_applied: false, sentence, cause: String::new(), again: false, broken: false }
+        let (maybe_applied, again, broken, is_lost) = (false, false, false, false);
+        Self { kind, maybe_applied, sentence, cause: String::new(), again, broken, is_lost }
     }
 
     /// Not sent, because the server could neither take nor keep it. It would hang up instead of saying so.
@@ -71,7 +74,7 @@ impl Fault {
         let (kind, advice) = classify(code);
         let sentence = format!("PostgreSQL: {message} ({code}){advice}");
         let again = matches!(code, "40001" | "40P01");
-        Self { again, broken, ..Self::new(kind, sentence) }
+        Self { again, broken, is_lost: code == "SM009", ..Self::new(kind, sentence) }
     }
 
     /// The connection broke.
@@ -156,6 +159,7 @@ pub(super) fn classify(code: &str) -> (Kind, &'static str) {
         // Program limits: the server cannot keep it, however often it is asked.
         _ if code.starts_with("54") => (Kind::TooLarge, ": lower the limit of kept answers"),
         "SM001" | "SM003" | "SM004" => (Kind::Misconfigured, ""),
+        "SM009" => (Kind::WentBack, ""),
         "SM002" => (Kind::Busy, ": roll back and try the whole transaction again"),
         "25P02" => (Kind::Misconfigured, ": an error before it was ignored; nothing was committed"),
         "XX001" | "XX002" => (Kind::Damaged, ": the server found damaged data; restore from a backup"),

@@ -8,7 +8,7 @@ use semel_core::clock::{Timestamp, micros};
 use semel_core::error::Error;
 use semel_core::record::{Moment, Record, Verb};
 use semel_core::verbs::{Complete, Completion};
-use semel_core::{OperationId, Token};
+use semel_core::{OperationId, Token, mutant};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
@@ -47,12 +47,15 @@ const CLAIMING: (&str, &str) = ("pg-before-claim-commit", "pg-after-claim-commit
 const COMPLETING: (&str, &str) = ("pg-before-complete-commit", "pg-after-complete-commit");
 
 /// Sends a batch and takes its answers: one round trip, one flush of the log.
-pub(super) async fn fly(shared: &Shared, live: &Live, batch: &Batch) -> Result<Landed, Fault> {
+pub(super) async fn fly(shared: &Shared, live: &Live, batch: &Batch, before: Seen) -> Result<Landed, Fault> {
     let claims = distinct(batch.claims.iter().map(|waiting| &waiting.call), Verb::operation);
     let completions = distinct(batch.completions.iter().map(|waiting| &waiting.call), Verb::operation);
     let (wishes, deeds, clock) = (Wishes::of(&claims), Deeds::of(&completions), shared.clock());
     let [clock, wishes @ ..] = wishes.params(&clock);
-    let params: Vec<Param<'_>> = [clock].into_iter().chain(wishes).chain(deeds.params()).collect();
+    let known = Known::of(before);
+    let [known_id, known_token] = known.params();
+    let params = [clock].into_iter().chain(wishes).chain(deeds.params()).chain([known_id, known_token]);
+    let params: Vec<Param<'_>> = params.collect();
     let crashes: &'static [_] = match (claims.is_empty(), completions.is_empty()) {
         (false, false) => &[CLAIMING, COMPLETING],
         (false, true) => &[CLAIMING],
@@ -271,6 +274,26 @@ impl<'a> Deeds<'a> {
             (&self.nonces, Type::BYTEA_ARRAY),
             (&self.outcomes, Type::BYTEA_ARRAY),
         ]
+    }
+}
+
+/// The newest record this store knows of, which has to be there.
+pub(super) struct Known {
+    id: Option<Vec<u8>>,
+    token: Option<i64>,
+}
+
+impl Known {
+    pub(super) fn of(seen: Seen) -> Self {
+        let last = seen.last.filter(|_| !mutant::on("pg-lost-record-not-asked-for"));
+        Self {
+            id: last.map(|last| last.operation.as_bytes().to_vec()),
+            token: last.map(|last| last.token.0 as i64),
+        }
+    }
+
+    pub(super) fn params(&self) -> [Param<'_>; 2] {
+        [(&self.id, Type::BYTEA), (&self.token, Type::INT8)]
     }
 }
 

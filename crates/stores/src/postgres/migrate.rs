@@ -84,20 +84,20 @@ static MIGRATIONS: [Migration; 15] = [
     },
     Migration {
         version: 12,
-        name: "flight",
-        sql: include_str!("../../migrations/postgres/0012_flight.sql"),
+        name: "past",
+        sql: include_str!("../../migrations/postgres/0012_past.sql"),
         minimum_reader: 6,
     },
     Migration {
         version: 13,
-        name: "past",
-        sql: include_str!("../../migrations/postgres/0013_past.sql"),
+        name: "fences",
+        sql: include_str!("../../migrations/postgres/0013_fences.sql"),
         minimum_reader: 6,
     },
     Migration {
         version: 14,
-        name: "fences",
-        sql: include_str!("../../migrations/postgres/0014_fences.sql"),
+        name: "flight",
+        sql: include_str!("../../migrations/postgres/0014_flight.sql"),
         minimum_reader: 6,
     },
     Migration {

@@ -98,7 +98,9 @@ pub(super) fn lock() -> Cow<'static, str> {
 
 pub(super) fn newest() -> Cow<'static, str> {
     if mutant::on("pg-deleted-passes-for-lost") {
-        return broken(NEWEST, "$2 > meta.past_token", "$2 > 0");
+        let unseen =
+            "coalesce($2 > 0, false) AND NOT EXISTS (SELECT FROM semel_operation AS o WHERE o.id = $1)";
+        return broken(NEWEST, "semel_is_lost($1, $2)", unseen);
     }
     NEWEST.into()
 }
@@ -110,8 +112,11 @@ pub(super) fn sweep() -> Cow<'static, str> {
     if mutant::on("pg-sweep-deletes-unknown") {
         return broken(SWEEP, "state IN (2, 3, 5) AND", "");
     }
+    if mutant::on("pg-sweepers-queue") {
+        return broken(SWEEP, "EXISTS (SELECT FROM turn) AND ", "");
+    }
     if mutant::on("pg-sweep-waits") {
-        return broken(SWEEP, "SKIP LOCKED", "");
+        return broken(SWEEP, "FOR UPDATE SKIP LOCKED", "FOR UPDATE");
     }
     SWEEP.into()
 }

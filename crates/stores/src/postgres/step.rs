@@ -7,16 +7,17 @@ use semel_core::error::{Error, Kind};
 use semel_core::record::{Moment, Record, Verb};
 use semel_core::{Backoff, Nonce, Token};
 use tokio::time::sleep;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::chores::no_row;
 use super::connect::get;
 use super::fault::Fault;
+use super::flight::Known;
 use super::pipeline::{End, Statement};
 use super::pool::Link;
 use super::row::{self, Columns};
 use super::{Shared, sql};
-use crate::horizon::Kept;
+use crate::horizon::{Kept, Seen};
 
 /// How often a step that lost a race or a deadlock is taken again.
 const TRIES_MAX: u32 = 8;
@@ -58,7 +59,7 @@ async fn attempt<V: Verb>(
     verb: &V,
 ) -> Result<Option<V::Answer>, Fault> {
     let seen = shared.horizon.seen();
-    let (current, moment) = fetch(shared, link, verb).await?;
+    let (current, moment) = fetch(shared, link, verb, seen).await?;
     let step = verb.decide(current.as_ref(), moment);
     let Some(put) = step.put else {
         // Nothing was written, so nothing can be lost with the COMMIT.
@@ -81,16 +82,24 @@ async fn fetch<V: Verb>(
     shared: &Shared,
     link: &Link<'_>,
     verb: &V,
+    seen: Seen,
 ) -> Result<(Option<Record>, Moment), Fault> {
-    let (id, clock) = (verb.operation(), shared.clock());
+    let (id, clock, known) = (verb.operation(), shared.clock(), Known::of(seen));
     let id = &id.as_bytes()[..];
     let (lock, moment) = (sql::lock(), if V::TAKES_TOKEN { sql::fresh() } else { sql::MOMENT.into() });
-    let statements: [Statement<'_>; 2] = [(&lock, &[(&id, Type::BYTEA)]), (&moment, &[(&clock, Type::INT8)])];
+    let [known_id, known_token] = known.params();
+    let asked = [(&clock as &(dyn ToSql + Sync), Type::INT8), known_id, known_token];
+    let asked = if V::TAKES_TOKEN { &asked[..] } else { &asked[..1] };
+    let statements: [Statement<'_>; 2] = [(&lock, &[(&id, Type::BYTEA)]), (&moment, asked)];
     let answers = link.live().run(shared.call_timeout, Some(&shared.begin), &statements, End::Open).await?;
     let [locked, moment] = &answers[..] else { return Err(no_row().into()) };
     let moment = moment.first().ok_or_else(no_row)?;
     let fresh = get::<Option<i64>>(moment, 1)?.unwrap_or(0);
     let now = row::time(moment, 0)?;
+    if V::TAKES_TOKEN && get::<bool>(moment, 2)? {
+        shared.horizon.lost(seen);
+        return Err(shared.horizon.refusal().into());
+    }
     let current = locked.first().map(|row| row::record(row, 0)).transpose()?;
     Ok((current, Moment { now, fresh: Token(fresh as u64) }))
 }

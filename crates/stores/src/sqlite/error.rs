@@ -4,6 +4,10 @@ use std::path::Path;
 
 use rusqlite::ffi;
 use semel_core::error::{Error, Kind};
+use semel_core::mutant;
+
+/// An extended code of our own, which SQLite does not have: [`Fault::exchanged`].
+const EXCHANGED: i32 = ffi::SQLITE_READONLY | (0x7f << 8);
 
 /// A failure of SQLite or of a row, kept by value: one failed commit is told to every caller in
 /// its batch.
@@ -23,6 +27,11 @@ impl Fault {
     /// The file that was opened is not where it was.
     pub(super) fn displaced(what: impl Into<String>) -> Self {
         Self { code: ffi::SQLITE_READONLY_DBMOVED, text: what.into() }
+    }
+
+    /// The file that was opened is where it was, and holds another store.
+    pub(super) fn exchanged() -> Self {
+        Self { code: EXCHANGED, text: "the file holds another store".into() }
     }
 
     /// SQLite could open the file for reading only.
@@ -69,9 +78,14 @@ impl Fault {
         matches!(self.primary(), ffi::SQLITE_BUSY | ffi::SQLITE_LOCKED | ffi::SQLITE_FULL)
     }
 
+    /// Whether the file was found to hold another store. That it could not be looked at for a moment is something else.
+    pub(super) fn is_exchanged(&self) -> bool {
+        self.code == EXCHANGED || (mutant::on("sqlite-absence-taken-for-exchange") && self.is_displaced())
+    }
+
     /// Whether what was opened is not there any more.
-    pub(super) fn is_displaced(&self) -> bool {
-        self.code == ffi::SQLITE_READONLY_DBMOVED
+    fn is_displaced(&self) -> bool {
+        matches!(self.code, ffi::SQLITE_READONLY_DBMOVED | EXCHANGED)
     }
 
     /// Whether others held a lock.
@@ -94,7 +108,7 @@ impl Fault {
                 Kind::Full,
                 format!("there is no room for the database {at}; free space on its disk or raise its quota"),
             ),
-            ffi::SQLITE_READONLY if self.code == ffi::SQLITE_READONLY_DBMOVED => (
+            ffi::SQLITE_READONLY if self.is_displaced() => (
                 Kind::Unreachable,
                 format!(
                     "the database {at} was moved, deleted or replaced while it was in use ({}); put the file \

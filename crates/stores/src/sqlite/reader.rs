@@ -139,7 +139,7 @@ fn bits(filter: &Filter) -> i64 {
     }
 }
 
-/// How far this store has come. A fault [of its own](Fault::is_displaced) if the file holds another one by now: SQLite can
+/// How far this store has come. A fault [of its own](Fault::is_exchanged) if the file holds another one by now: SQLite can
 /// put other contents into a file that is open (`.restore`), and everybody reads on.
 pub(super) fn mark(conn: &Connection, store_id: [u8; 16]) -> Result<Mark, Fault> {
     let mut statement = conn.prepare_cached(include_str!("sql/mark.sql"))?;
@@ -154,7 +154,7 @@ pub(super) fn must_be(store_id: [u8; 16], found: [u8; 16]) -> Result<(), Fault> 
     if found == store_id || mutant::on("sqlite-other-contents-unnoticed") {
         return Ok(());
     }
-    Err(Fault::displaced("the file holds another store"))
+    Err(Fault::exchanged())
 }
 
 /// What the store's own row says.

@@ -96,7 +96,7 @@ impl Shared {
     /// process then believes nothing there any more, also if its own store seems to be back, for it may have been put back
     /// from anywhere.
     pub(super) fn note(&self, fault: &Fault) {
-        if fault.is_displaced() && self.place.check().is_ok() {
+        if fault.is_exchanged() && self.place.check().is_ok() {
             let mut standing = self.standing();
             let seen = standing.seen;
             standing.fall_behind(seen, true);
@@ -189,5 +189,23 @@ impl Bell {
             let waited = self.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SqliteStore;
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_away_for_a_moment_is_no_other_store() {
+        // G-13
+        let directory = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(directory.path().join("semel.db")).unwrap();
+        let shared = &store.shared;
+        shared.note(&Fault::displaced("no such file or directory"));
+        assert!(shared.judge(shared.seen(), shared.seen()).is_ok());
+        shared.note(&Fault::exchanged());
+        assert!(shared.judge(shared.seen(), shared.seen()).is_err_and(|went_back| went_back.behind.foreign));
     }
 }

@@ -3,11 +3,7 @@
 SELECT
     newest.id,
     newest.token,
-    coalesce(
-        $2 > meta.past_token
-            AND NOT EXISTS (SELECT FROM semel_operation AS o WHERE o.id = $1 AND o.token >= $2),
-        false
-    ) AS lost
+    semel_is_lost($1, $2) AS lost
 FROM semel_meta AS meta
 LEFT JOIN LATERAL (
     SELECT o.id, o.token

@@ -1,8 +1,12 @@
 -- Deletes what has expired among the records due, and gives back the others for a decision.
 -- Rows somebody is working on are left for the next time. Only ended records expire: at creation
--- plus TTL, but not before their end plus the retry window.
+-- plus TTL, but not before their end plus the retry window. One sweeper at a time: what is deleted is noted in the row of
+-- semel_meta, and whoever waited for that with rows in hand would hold up claims of them.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
+),
+turn AS MATERIALIZED (
+    SELECT FROM semel_meta FOR NO KEY UPDATE SKIP LOCKED
 ),
 due AS MATERIALIZED (
     SELECT
@@ -14,7 +18,7 @@ due AS MATERIALIZED (
             settled_at + least(window_us, 9223372036854775807 - settled_at)
         ) AS expired
     FROM semel_operation
-    WHERE sweep_at >= $2 AND sweep_at <= (SELECT now FROM clock)
+    WHERE EXISTS (SELECT FROM turn) AND sweep_at >= $2 AND sweep_at <= (SELECT now FROM clock)
     ORDER BY sweep_at
     LIMIT $3
     FOR UPDATE SKIP LOCKED

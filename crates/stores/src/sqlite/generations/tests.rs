@@ -61,7 +61,7 @@ impl File {
 
     fn mark(&self, epoch: u64, token: Token) {
         let values = [i64::try_from(epoch).unwrap(), i64::try_from(token.0).unwrap()];
-        self.conn.execute(include_str!("sql/set_mark.sql"), values).unwrap();
+        self.conn.execute(include_str!("../sql/set_mark.sql"), values).unwrap();
     }
 
     fn learner(&self) -> Learner<'_> {
@@ -93,7 +93,7 @@ impl File {
 
     /// As the sweeper does, but for the token.
     fn fold(&self, generation: i64) {
-        self.conn.execute(include_str!("sql/fold_generation.sql"), [generation, 1000]).unwrap();
+        self.conn.execute(include_str!("../sql/fold_generation.sql"), [generation, 1000]).unwrap();
     }
 }
 

@@ -116,6 +116,8 @@ fn every_unreadable_column_is_damage_and_never_a_free_key() {
         for (at, damage) in damages.into_iter().enumerate() {
             let claim = request(&format!("damage-{at}"));
             let lease = granted(store.claim(&claim).await.unwrap());
+            // The newest record is looked for by each batch, and this one is not it.
+            granted(store.claim(&request(&format!("newer-{at}"))).await.unwrap());
             database.run(&format!("UPDATE semel_operation SET {damage} WHERE key = 'damage-{at}'")).await;
             let read = store.get(claim.operation.id()).await.map(drop).unwrap_err();
             assert_eq!(read.kind(), Kind::Damaged, "{damage}: {read}");

@@ -42,6 +42,51 @@ fn a_sequence_set_back_under_a_running_store_closes_it() {
     });
 }
 
+// G-13: a pooler keeps connections open while it leads them to another server.
+#[test]
+fn a_connection_that_is_led_to_a_server_without_the_last_record_grants_nothing() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        granted(store.claim(&request("before")).await.unwrap());
+        let swept = granted(store.claim(&request("swept")).await.unwrap());
+        store.complete(&complete(&swept, "paid")).await.unwrap();
+        // What a sweeper deletes is not missed.
+        database.run("DELETE FROM semel_operation WHERE key = 'swept'").await;
+        granted(store.claim(&request("lost")).await.unwrap());
+        // As if it had never come, without a word of it, under the feet of whoever is connected.
+        let forget = "SET session_replication_role = replica; DELETE FROM semel_operation WHERE key = 'lost'";
+        database.run(forget).await;
+        for key in ["other", "lost"] {
+            let error = store.claim(&request(key)).await.unwrap_err();
+            assert_eq!(error.kind(), Kind::WentBack, "{error}");
+            assert!(error.to_string().contains("a record that was committed is not there"), "{error}");
+            assert!(!error.outcome_is_unknown(), "{error}");
+        }
+        let written = "SELECT count(*) FROM semel_operation WHERE key IN ('other', 'lost')";
+        assert_eq!(database.number(written).await, 0);
+        store.acknowledge_restore("ops").await.unwrap();
+        granted(store.claim(&request("lost")).await.unwrap());
+    });
+}
+
+// G-13: who asks alone hears of it as well.
+#[test]
+fn a_verb_that_takes_over_on_a_server_without_the_last_record_is_refused() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        let first = request("again");
+        let lease = granted(store.claim(&first).await.unwrap());
+        store.release(&semel_core::verbs::Release { holder: lease.holder }).await.unwrap();
+        granted(store.claim(&request("lost")).await.unwrap());
+        let forget = "SET session_replication_role = replica; DELETE FROM semel_operation WHERE key = 'lost'";
+        database.run(forget).await;
+        let error = store.claim(&request("again")).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::WentBack, "{error}");
+        let attempts = "SELECT attempts::bigint FROM semel_operation WHERE key = 'again'";
+        assert_eq!(database.number(attempts).await, 1);
+    });
+}
+
 // G-13
 #[test]
 fn a_sequence_set_back_is_noticed_on_reconnect_by_verbs_that_draw_no_token() {

@@ -46,6 +46,24 @@ fn a_row_in_use_does_not_stop_the_sweeper_and_is_met_again() {
     });
 }
 
+// G-11: a sweeper that stands still in the middle of its work holds up neither others nor the operations they would take.
+#[test]
+fn a_sweeper_that_finds_another_at_work_holds_nothing() {
+    with_database(async |database| {
+        let (store, clock) = with_clock(&database).await;
+        let lease = granted(store.claim(&request("old")).await.unwrap());
+        store.complete(&complete(&lease, "paid")).await.unwrap();
+        clock.fetch_add(3_600_000_000, Ordering::SeqCst);
+        let mut other = database.client().await;
+        let held = other.transaction().await.unwrap();
+        held.execute("UPDATE semel_meta SET past_token = past_token", &[]).await.unwrap();
+        let report = store.sweep(100, Duration::ZERO).await.unwrap();
+        assert_eq!((report.deleted, report.more), (0, false));
+        held.rollback().await.unwrap();
+        assert_eq!(store.sweep(100, Duration::ZERO).await.unwrap().deleted, 1);
+    });
+}
+
 // G-10: at creation plus TTL, not before the end plus the retry window, and to the microsecond.
 #[test]
 fn the_statement_that_deletes_agrees_with_the_rules() {

@@ -318,7 +318,9 @@ fn a_walk_through_a_backlog_reads_each_message_once() {
         relay.give_back().await;
         drop((outbox, writer));
         let read = entries_read(&database).await;
-        assert!(read < 5 * MANY as i64, "{read} entries of indexes were read for two times {MANY} messages");
+        // Each step also looks one entry ahead in every part of the ring. One that read all that is left of a lane would
+        // come to more than 12.
+        assert!(read < 8 * MANY as i64, "{read} entries of indexes were read for two times {MANY} messages");
     });
 }
 

@@ -8,6 +8,22 @@
 -- No record with a token up to this one is missed. Changes with the rows it speaks of, in their transaction.
 ALTER TABLE semel_meta ADD COLUMN past_token bigint NOT NULL DEFAULT 0;
 
+-- Whether a record that was committed is not there, although nothing so new was deleted and no operator gave it up. By the
+-- index, also on a table that the planner thinks empty.
+CREATE FUNCTION semel_is_lost(operation bytea, at_least bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET jit = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+BEGIN
+    RETURN coalesce(at_least > meta.past_token, false)
+        AND NOT EXISTS (SELECT FROM semel_operation AS o WHERE o.id = operation AND o.token >= at_least)
+        FROM semel_meta AS meta;
+END
+$$;
+
 -- As the owner, because whoever may sweep need not be allowed more; in the schema of the table, whatever the caller's
 -- search path is. Nobody else may make a trigger of it: on a table of their own it would write where they say.
 CREATE FUNCTION semel_note_deleted() RETURNS trigger

@@ -7,11 +7,17 @@ CREATE FUNCTION semel_fly(
     clock bigint, ids bytea[], namespaces text[], tenants text[], routes text[], keys text[], nonces bytea[],
     fp_versions integer[], fp_digests bytea[], fp_paths bytea[], recoveries smallint[], leases bigint[],
     run_maxes bigint[], ttls bigint[], windows bigint[], subjects text[],
-    done_ids bytea[], done_tokens bigint[], done_nonces bytea[], outcomes bytea[]
+    done_ids bytea[], done_tokens bigint[], done_nonces bytea[], outcomes bytea[],
+    known_id bytea, known_token bigint
 ) RETURNS TABLE (id bytea, token bigint, created_at bigint)
 LANGUAGE plpgsql VOLATILE
 AS $$
 BEGIN
+    -- Before anything is given away: a pooler may have led an open connection to a standby that was promoted without the
+    -- newest record this store knows of.
+    IF known_token IS NOT NULL AND semel_is_lost(known_id, known_token) THEN
+        RAISE EXCEPTION 'a record that was committed is not there' USING ERRCODE = 'SM009';
+    END IF;
     -- Lasts until the transaction is over.
     PERFORM semel_durable();
     IF cardinality(ids) > 0 THEN
