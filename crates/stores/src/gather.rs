@@ -25,8 +25,8 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 /// With more calls than this at the server, the next batch waits until they are answered: a transaction costs the
 /// server a good part of its price whatever it carries, and in the time they take twice as many come together.
 const ALOFT_FEW: usize = 8;
-/// So many are company enough, and go at once.
-const CALLS_MANY: usize = 64;
+/// So many are company enough, and go at once: while one batch waits for its flush, the server does the next.
+const CALLS_MANY: usize = 32;
 /// How long a batch waits for company at most, which is about what a flight takes: one that takes longer, or hangs, must
 /// not hold the others.
 const COMPANY_WAIT_MAX: Duration = Duration::from_millis(4);
