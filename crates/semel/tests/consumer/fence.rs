@@ -26,6 +26,7 @@ crate::on_every_database!(
     the_rightful_copy_of_a_stale_message_is_applied,
     stores_that_publish_under_one_key_do_not_shut_each_other_out,
     a_partition_lost_in_the_middle_of_a_batch_takes_no_messages_of_others_with_it,
+    a_place_without_messages_is_kept_behind_those_before_it_by_whoever_has_the_partition,
 );
 
 fn offset(generation: u64, first: i64, next: i64) -> Vec<Offset> {
@@ -222,6 +223,8 @@ struct Log {
     world: World,
     /// What lies in each, and from where it is read on.
     partitions: Vec<(Vec<Arrival>, Assignment)>,
+    /// Places behind the messages of each where there is none.
+    marks: i64,
 }
 
 impl Log {
@@ -233,6 +236,9 @@ impl Log {
     fn read(&mut self, limit: usize) -> Vec<Delivery> {
         let mut read = Vec::new();
         for (partition, (messages, at)) in self.partitions.iter_mut().enumerate() {
+            if at.next == Some(messages.len() as i64) {
+                at.next = Some(messages.len() as i64 + self.marks);
+            }
             while let Some(arrival) = messages.get(at.next.unwrap_or(0) as usize)
                 && read.len() < limit
             {
@@ -259,6 +265,16 @@ impl Source for Log {
             tokio::time::sleep(Duration::from_millis(2)).await;
             Ok(self.read(limit))
         })
+    }
+
+    fn passed(&self) -> Vec<Offset> {
+        let passed = |(partition, (messages, at)): (usize, &(Vec<Arrival>, Assignment))| {
+            let end = messages.len() as i64;
+            let (topic, partition, next) = ("orders".into(), partition as i32, end + self.marks);
+            let offset = Offset { topic, partition, generation: at.generation, first: next, next };
+            (self.marks > 0 && at.next == Some(end)).then_some(offset)
+        };
+        self.partitions.iter().enumerate().filter_map(passed).collect()
     }
 
     fn extend_every(&self) -> Option<Duration> {
@@ -312,7 +328,7 @@ async fn a_partition_lost_in_the_middle_of_a_batch_takes_no_messages_of_others_w
     let second = ["c", "d", "e"].map(|id| arrival(id, None, id)).to_vec();
     let nothing = || Assignment { generation: 0, next: None };
     let partitions = vec![(first, nothing()), (second, nothing())];
-    let mut log = Log { world: world.clone(), partitions };
+    let mut log = Log { world: world.clone(), partitions, marks: 0 };
     log.take(0).await;
     log.take(1).await;
     let rebalanced = Arc::new(Rebalanced { world: world.clone(), done: AtomicBool::new(false) });
@@ -325,4 +341,38 @@ async fn a_partition_lost_in_the_middle_of_a_batch_takes_no_messages_of_others_w
     let mut effects = world.effects().await;
     effects.sort();
     assert_eq!(effects, ["a", "c", "d", "e"]);
+}
+
+/// After its first batch, somebody else is given the partition.
+struct Taken {
+    world: World,
+    done: AtomicBool,
+}
+
+impl Apply for Taken {
+    fn apply<'a>(&'a self, batch: &'a Batch) -> Pending<'a, Applied> {
+        Box::pin(async move {
+            let applied = self.world.apply.apply(batch).await?;
+            if !self.done.swap(true, Ordering::SeqCst) {
+                self.world.inbox.assign("g", "orders", 0).await?;
+            }
+            Ok(applied)
+        })
+    }
+}
+
+async fn a_place_without_messages_is_kept_behind_those_before_it_by_whoever_has_the_partition(world: World) {
+    // G-47
+    let messages = ["a", "b"].map(|id| arrival(id, None, id)).to_vec();
+    let partitions = vec![(messages, Assignment { generation: 0, next: None })];
+    let mut log = Log { world: world.clone(), partitions, marks: 2 };
+    log.take(0).await;
+    let taken = Arc::new(Taken { world: world.clone(), done: AtomicBool::new(false) });
+    let consumer = Running::with(log, &world, taken, options());
+    let kept = "SELECT CAST(next_offset AS TEXT) FROM semel_inbox_offset WHERE next_offset IS NOT NULL";
+    until("the place is kept", async || world.texts(kept).await == ["4"]).await;
+    consumer.stop().await;
+    assert_eq!(world.effects().await, ["a", "b"]);
+    let assigned = world.inbox.assign("g", "orders", 0).await.unwrap();
+    assert_eq!(assigned.generation, 4, "what was refused is taken again, once");
 }

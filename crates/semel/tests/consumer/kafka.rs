@@ -29,6 +29,7 @@ crate::on_every_database!(
     a_compacted_topic_delivers_again_for_ever,
     a_topic_that_was_made_anew_is_refused_until_its_group_reads_it_from_the_beginning,
     a_partition_that_lost_what_was_not_applied_is_refused_until_its_group_goes_on_behind_it,
+    ends_of_transactions_that_are_deleted_are_no_messages_lost,
 );
 
 fn config(brokers: &str, name: &str, value: &str) -> ClientConfig {
@@ -321,6 +322,51 @@ async fn a_partition_that_lost_what_was_not_applied_is_refused_until_its_group_g
     until("what is there is applied", async || world.effects().await.len() == 7).await;
     consumer.stop().await;
     assert_eq!(world.effects().await, ["m1", "m2", "m3", "m4", "m5", "m8", "m9"]);
+}
+
+async fn ends_of_transactions_that_are_deleted_are_no_messages_lost(world: World) {
+    // G-44, G-47
+    let Some(topic) = Topic::new(1).await else { return };
+    let mut with = config(&topic.brokers, "transactional.id", &topic.name);
+    let transactional: FutureProducer = with.set("enable.idempotence", "true").create().unwrap();
+    transactional.init_transactions(Duration::from_secs(60)).unwrap();
+    let other =
+        Topic { producer: transactional.clone(), brokers: topic.brokers.clone(), name: topic.name.clone() };
+    let transact = async |ids: &[&str], commit: bool| {
+        transactional.begin_transaction().unwrap();
+        for id in ids {
+            other.publish(id, "k", "x").await;
+        }
+        match commit {
+            true => transactional.commit_transaction(Duration::from_secs(60)).unwrap(),
+            false => transactional.abort_transaction(Duration::from_secs(60)).unwrap(),
+        }
+    };
+    let kept = "SELECT CAST(next_offset AS TEXT) FROM semel_inbox_offset WHERE next_offset IS NOT NULL";
+    let goes_on = async |at: &str| until(at, async || world.texts(kept).await == [at]).await;
+
+    let consumer = topic.start(&world).await;
+    goes_on("0").await;
+    transact(&["never"], false).await;
+    goes_on("2").await;
+    transact(&["m0", "m1"], true).await;
+    goes_on("5").await;
+    consumer.stop().await;
+    topic.delete_before(5).await;
+
+    let consumer = topic.start(&world).await;
+    transact(&["m2"], true).await;
+    goes_on("7").await;
+    consumer.stop().await;
+    assert_eq!(world.effects().await, ["m0", "m1", "m2"]);
+
+    // One message, and it looks the same from outside.
+    topic.publish("lost", "k", "x").await;
+    topic.delete_before(8).await;
+    let ended = tokio::time::timeout(Duration::from_secs(120), topic.start(&world).await.task).await;
+    let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+    assert_eq!(error.kind(), semel::error::Kind::Damaged, "{error}");
+    assert!(error.to_string().contains("goes on at offset 7 of partition 0"), "{error}");
 }
 
 #[test]

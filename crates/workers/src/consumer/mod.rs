@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use semel_core::error::{Error, Kind};
-use semel_core::inbox::{Apply, Arrival, BATCH_MAX, Ids, Inbox, NAME_CHARS_MAX, Retention};
-use semel_core::{Backoff, Nonce, Runtime};
+use semel_core::inbox::{Apply, Arrival, BATCH_MAX, Ids, Inbox, Kept, NAME_CHARS_MAX, Offset, Retention};
+use semel_core::{Backoff, Nonce, Runtime, mutant};
 
 pub use source::{Delivery, Position, Receipt, Source};
 pub use tally::Tally;
@@ -186,6 +186,15 @@ impl<S: Source> Consumer<S> {
             engine.runtime.sleep(LETTERS_EVERY).await;
             return Ok(Vec::new());
         }
+        // All that was returned before is settled, or forgotten.
+        let passed = source.passed();
+        if !passed.is_empty()
+            && engine.keep_passed(&passed).await? == Kept::Fenced
+            && !mutant::on("inbox-refused-place-ignored")
+        {
+            source.fenced(&passed).await?;
+            return Ok(Vec::new());
+        }
         source.next(engine.options.batch_max, WAIT).await
     }
 
@@ -200,7 +209,7 @@ impl<S: Source> Consumer<S> {
         }
         let Self { source, engine } = self;
         let receipts: Vec<Receipt> = deliveries.iter().map(|delivery| delivery.receipt).collect();
-        if semel_core::mutant::on("inbox-ack-before-commit") {
+        if mutant::on("inbox-ack-before-commit") {
             source.ack(&receipts).await?;
         }
         let items = deliveries.into_iter().map(|delivery| Item::of(delivery, &engine.options.ids)).collect();
@@ -286,6 +295,10 @@ impl Engine {
             chores.swept_at = (!swept.more).then_some(now);
         }
         Ok(())
+    }
+
+    async fn keep_passed(&self, passed: &[Offset]) -> Result<Kept, Error> {
+        self.inbox.set_aside(&self.options.group, &[], passed).await
     }
 
     /// Applies letters whose time has come. Says whether there may be more at once.

@@ -47,6 +47,13 @@ pub trait Source: Send {
     /// What was read and not returned comes again.
     fn next(&mut self, limit: usize, wait: Duration) -> Pending<'_, Vec<Delivery>>;
 
+    /// Places behind everything that [`next`](Self::next) has returned, where there is no message in between; for a source whose
+    /// position is kept in the database. They are kept once all of that is settled: asked before each call of `next`, it says
+    /// the same until that.
+    fn passed(&self) -> Vec<Offset> {
+        Vec::new()
+    }
+
     /// How often deliveries must be extended to stay the caller's; `None` if they need not be.
     fn extend_every(&self) -> Option<Duration>;
 

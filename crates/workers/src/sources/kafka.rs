@@ -8,11 +8,12 @@
 //! librdkafka is polled in a thread of its own, and rebalances (cooperative) happen there. `read_committed`:
 //! what a producer aborted is not seen.
 
+mod ahead;
 mod reader;
+mod reading;
 mod transform;
 mod unchecked;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,6 +32,7 @@ pub use rdkafka;
 pub use transform::{Outcome, Output, Transform, transform};
 
 use crate::consumer::{Delivery, Receipt, Source};
+use ahead::Ahead;
 use reader::{Assigned, Command};
 
 /// How long one answer of a broker is waited for.
@@ -90,7 +92,7 @@ impl Options {
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("isolation.level", "read_committed")
-            // What is not where it was is looked into; see `Thread::look_again`. To go on elsewhere would pass over messages.
+            // What is not where it was is looked into; see `Thread::doubt`. To go on elsewhere would pass over messages.
             .set(
                 "auto.offset.reset",
                 if mutant::on("kafka-source-reads-on-elsewhere") { "earliest" } else { "error" },
@@ -103,11 +105,8 @@ impl Options {
 pub struct Kafka {
     options: Options,
     assigned: Arc<Assigned>,
-    deliveries: mpsc::Receiver<Result<Delivery, Error>>,
+    ahead: Ahead,
     commands: std::sync::mpsc::Sender<Command>,
-    waiting: VecDeque<Delivery>,
-    /// Told when all that was read before it has been given out.
-    failure: Option<Error>,
 }
 
 impl Kafka {
@@ -120,35 +119,14 @@ impl Kafka {
         let (commands, orders) = std::sync::mpsc::channel();
         let assigned = Arc::new(Assigned::new(inbox, &options));
         reader::start(&options, assigned.clone(), sender, orders).await?;
-        Ok(Self { options, assigned, deliveries, commands, waiting: VecDeque::new(), failure: None })
+        Ok(Self { options, assigned, ahead: Ahead::new(deliveries), commands })
     }
 
     async fn read(&mut self, limit: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
-        if self.waiting.is_empty() {
-            if let Some(failure) = self.failure.take() {
-                return Err(failure);
-            }
-            match tokio::time::timeout(wait, self.deliveries.recv()).await {
-                Ok(Some(delivery)) => self.waiting.push_back(delivery?),
-                Ok(None) => {
-                    return Err(Error::new(Kind::Closed, "the thread that reads from Kafka has ended"));
-                }
-                Err(_) => return Ok(Vec::new()),
-            }
-        }
-        while self.waiting.len() < limit
-            && self.failure.is_none()
-            && let Ok(delivery) = self.deliveries.try_recv()
-        {
-            match delivery {
-                Ok(delivery) => self.waiting.push_back(delivery),
-                Err(failure) => self.failure = Some(failure),
-            }
-        }
-        let count = self.waiting.len().min(limit);
+        let read = self.ahead.read(limit, wait).await?;
         // What was read under an assignment that ended is somebody else's, or comes again.
         let current = |delivery: &Delivery| self.assigned.is_current(delivery.position.as_ref());
-        Ok(self.waiting.drain(..count).filter(current).collect())
+        Ok(read.into_iter().filter(current).collect())
     }
 
     async fn kept(&self) -> Result<Horizon, Error> {
@@ -186,6 +164,10 @@ impl Source for Kafka {
         Box::pin(self.read(limit, wait))
     }
 
+    fn passed(&self) -> Vec<Offset> {
+        self.ahead.passed().into_iter().filter(|offset| self.assigned.is_ours(offset)).cloned().collect()
+    }
+
     /// Kafka has no deadline per message; the thread that polls keeps the membership alive.
     fn extend_every(&self) -> Option<Duration> {
         None
@@ -212,7 +194,7 @@ impl Source for Kafka {
                 self.assigned.forget(&lost);
                 let _ = self.commands.send(Command::TakeAgain(lost));
             }
-            self.waiting.retain(|delivery| self.assigned.is_current(delivery.position.as_ref()));
+            self.ahead.retain(|delivery| self.assigned.is_current(delivery.position.as_ref()));
             Ok(())
         })
     }

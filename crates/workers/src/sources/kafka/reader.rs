@@ -20,6 +20,8 @@ use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
+use super::ahead::Given;
+use super::reading::{Found, Reading};
 use super::unchecked::{From, How, Seen, Unchecked, Waiting};
 use super::{ANSWER_MAX, Options, Start, told};
 use crate::consumer::{Delivery, Position, Receipt};
@@ -33,8 +35,11 @@ const LOOK_MAX: Duration = Duration::from_secs(1);
 /// So many times as long as looking took, nothing is looked at.
 const LOOKS_SHARE: u32 = 4;
 
+/// How often it is asked how far partitions were read behind their messages, and which are quiet.
+const PASS_EVERY: Duration = Duration::from_secs(1);
+
 /// Where messages go.
-type Deliveries = Sender<Result<Delivery, Error>>;
+type Deliveries = Sender<Result<Given, Error>>;
 
 /// A partition under one assignment.
 pub(super) type Taken = (String, i32, u64);
@@ -50,7 +55,7 @@ pub(super) struct Assigned {
     inbox: Arc<dyn Inbox>,
     group: String,
     start: Start,
-    generations: Mutex<HashMap<(String, i32), u64>>,
+    readings: Mutex<HashMap<(String, i32), Reading>>,
     /// Taken, and not known to be where the database goes on.
     unchecked: Mutex<Waiting>,
     /// Why a partition is read by nobody here, until the thread passes it on.
@@ -64,7 +69,7 @@ impl Assigned {
             inbox,
             group: options.group.clone(),
             start: options.start,
-            generations: Mutex::default(),
+            readings: Mutex::default(),
             unchecked: Mutex::default(),
             refusal: Mutex::default(),
             home: Handle::current(),
@@ -76,12 +81,16 @@ impl Assigned {
         self.generation(topic, *partition) == Some(*generation)
     }
 
+    pub(super) fn is_ours(&self, offset: &inbox::Offset) -> bool {
+        self.generation(&offset.topic, offset.partition) == Some(offset.generation)
+    }
+
     /// Forgets an assignment, unless there is a newer one.
     pub(super) fn forget(&self, (topic, partition, generation): &Taken) {
-        let mut generations = self.lock();
+        let mut readings = self.lock();
         let place = (topic.clone(), *partition);
-        if generations.get(&place) == Some(generation) {
-            generations.remove(&place);
+        if readings.get(&place).is_some_and(|reading| reading.generation == *generation) {
+            readings.remove(&place);
         }
     }
 
@@ -96,7 +105,7 @@ impl Assigned {
     }
 
     fn generation(&self, topic: &str, partition: i32) -> Option<u64> {
-        self.lock().get(&(topic.to_owned(), partition)).copied()
+        self.lock().get(&(topic.to_owned(), partition)).map(|reading| reading.generation)
     }
 
     /// Takes a partition in the database. Nothing of it is delivered until [`Thread::look`] has seen where it is to go on.
@@ -164,8 +173,8 @@ impl Assigned {
         self.unchecked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, i32), u64>> {
-        self.generations.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, HashMap<(String, i32), Reading>> {
+        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -243,6 +252,8 @@ pub(super) async fn start(
                 commands,
                 again: Vec::new(),
                 look_at: Instant::now(),
+                pass_at: Instant::now(),
+                quiet: Vec::new(),
                 receipts: 0,
             }
             .run();
@@ -286,29 +297,34 @@ struct Thread {
     again: Vec<(Instant, Taken)>,
     /// Not before that.
     look_at: Instant,
+    pass_at: Instant,
+    /// To be looked at, though they are read.
+    quiet: Vec<(String, i32)>,
     receipts: u64,
 }
 
 impl Thread {
     fn run(mut self) {
         // In the order they were read.
-        let mut held: VecDeque<Result<Delivery, Error>> = VecDeque::new();
+        let mut held: VecDeque<Result<Given, Error>> = VecDeque::new();
         while !self.deliveries.is_closed() {
             self.obey();
+            held.extend(self.pass().into_iter().map(|passed| Ok(Given::Passed(passed))));
             self.look();
             held.extend(self.assigned.refusal().map(Err));
-            if let Some(delivery) = held.pop_front() {
-                if let Err(TrySendError::Full(delivery)) = self.deliveries.try_send(delivery) {
-                    held.push_front(delivery);
-                    held.extend(self.stay_a_member().map(Ok));
+            if let Some(given) = held.pop_front() {
+                if let Err(TrySendError::Full(given)) = self.deliveries.try_send(given) {
+                    held.push_front(given);
+                    held.extend(self.stay_a_member().map(|kept| Ok(Given::Message(kept))));
                 }
                 continue;
             }
             let read = match self.consumer.poll(POLL) {
                 None => None,
-                Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts).map(Ok),
+                Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts)
+                    .map(|read| Ok(Given::Message(read))),
                 Some(Err(error)) if is_displaced(&error) => {
-                    self.look_again();
+                    self.doubt();
                     None
                 }
                 Some(Err(error)) => Some(Err(told("reading from Kafka failed", &error))),
@@ -330,7 +346,7 @@ impl Thread {
         let kept = match self.consumer.poll(POLL) {
             Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts),
             Some(Err(error)) if is_displaced(&error) => {
-                self.look_again();
+                self.doubt();
                 None
             }
             Some(Err(_)) | None => None,
@@ -340,57 +356,91 @@ impl Thread {
     }
 
     /// In some partition there is nothing, or nothing yet, at the place that was to be read next; the client does not say in
-    /// which. One that was overtaken by deletion is told behind all that was read before it, for that can still be applied.
-    fn look_again(&self) {
-        if !self.has_been_overtaken()
-            && let Err(error) = self.take_all_again()
-        {
-            // A partition is read no more, and nobody knows which: time does not heal that.
-            let text = format!("Kafka does not let go of partitions: {}", crate::kafka::words(&error));
-            self.assigned.refuse(Error::new(Kind::Closed, text));
+    /// which, and reads it no more. All are looked at.
+    fn doubt(&mut self) {
+        for reading in self.assigned.lock().values_mut() {
+            reading.doubt();
         }
+        self.pass_at = Instant::now();
     }
 
-    /// Whether the beginning of some partition was moved behind the place where it was read on.
-    fn has_been_overtaken(&self) -> bool {
-        let Ok(all) = self.consumer.position() else { return false };
-        let mut overtaken = false;
-        for element in all.elements() {
-            let (topic, partition) = (element.topic(), element.partition());
-            let (Offset::Offset(next), Some(generation)) =
-                (element.offset(), self.assigned.generation(topic, partition))
-            else {
-                continue;
-            };
-            if let Ok((first, _)) = self.consumer.fetch_watermarks(topic, partition, LOOK_MAX)
-                && next < first
-            {
-                let taken = (topic.to_owned(), partition, generation);
-                self.assigned.refuse(self.assigned.begins_late(&taken, next, first));
-                overtaken = true;
+    /// How far partitions were read behind their messages: marks that end transactions, and what was aborted. It is kept,
+    /// for once Kafka has deleted those nobody can tell them from messages. The client knows it by itself and is not
+    /// asked for long.
+    fn pass(&mut self) -> Vec<inbox::Offset> {
+        let now = Instant::now();
+        if now < self.pass_at {
+            return Vec::new();
+        }
+        self.pass_at = now + PASS_EVERY;
+        let Ok(positions) = self.consumer.position() else { return Vec::new() };
+        let (mut passed, mut quiet) = (Vec::new(), Vec::new());
+        for ((topic, partition), reading) in self.assigned.lock().iter_mut() {
+            if let Some(next) = reading.passed(position(&positions, topic, *partition), now) {
+                let (topic, partition, generation) = (topic.clone(), *partition, reading.generation);
+                passed.push(inbox::Offset { topic, partition, generation, first: next, next });
+            }
+            if reading.is_due(now) {
+                quiet.push((topic.clone(), *partition));
             }
         }
-        overtaken
+        self.quiet = quiet;
+        passed
     }
 
-    /// Lets go of all partitions and takes them anew, to be looked at as if they had just been assigned. What was read of
-    /// them and is not applied yet is read again.
-    fn take_all_again(&self) -> KafkaResult<()> {
-        let all = self.consumer.assignment()?;
-        self.consumer.incremental_unassign(&all)?;
-        for element in all.elements() {
-            let (topic, partition) = (element.topic(), element.partition());
-            tracing::warn!(
-                topic,
-                partition,
-                "Kafka has nothing at some place; a partition is looked at again"
-            );
-            self.assigned.lock().remove(&(topic.to_owned(), partition));
-            if let Err(error) = self.assigned.take(topic, partition, How::Assign, &self.deliveries) {
-                self.assigned.refuse(error);
+    /// Looks at one partition that is read, or should be. The client says it only once if it stops, and pausing can drop
+    /// that with what it had read ahead. One that was overtaken by deletion is told behind all that was read before
+    /// it, for that can still be applied.
+    fn look_at_quiet(&mut self) -> bool {
+        let Some((topic, partition)) = self.quiet.pop() else { return false };
+        let ends = self.consumer.fetch_watermarks(&topic, partition, LOOK_MAX).ok();
+        let position = self.consumer.position().ok().and_then(|all| position(&all, &topic, partition));
+        let place = (topic, partition);
+        let found = self
+            .assigned
+            .lock()
+            .get_mut(&place)
+            .map(|reading| (reading.compare(position, ends), reading.generation));
+        let Some((found, generation)) = found else { return true };
+        let taken = (place.0, place.1, generation);
+        match found {
+            Found::There => {}
+            Found::Gone { next, first } => {
+                self.assigned.refuse(self.assigned.begins_late(&taken, next, first))
             }
+            Found::Doubtful => {
+                if let Err(error) = self.take_again(&taken) {
+                    // It is read no more: time does not heal that.
+                    let text =
+                        format!("Kafka does not let go of a partition: {}", crate::kafka::words(&error));
+                    self.assigned.refuse(Error::new(Kind::Closed, text));
+                }
+            }
+        }
+        true
+    }
+
+    /// Lets go of a partition and takes it anew, to be looked at as if it had just been assigned. What was read of it and is
+    /// not applied yet is read again.
+    fn take_again(&self, taken: &Taken) -> KafkaResult<()> {
+        let (topic, partition, _) = taken;
+        tracing::warn!(
+            topic,
+            partition,
+            "Kafka may have nothing at some place; a partition is looked at again"
+        );
+        self.let_go(topic, *partition)?;
+        self.assigned.forget(taken);
+        if let Err(error) = self.assigned.take(topic, *partition, How::Assign, &self.deliveries) {
+            self.assigned.refuse(error);
         }
         Ok(())
+    }
+
+    fn let_go(&self, topic: &str, partition: i32) -> KafkaResult<()> {
+        let mut one = TopicPartitionList::new();
+        one.add_partition(topic, partition);
+        self.consumer.incremental_unassign(&one)
     }
 
     fn obey(&mut self) {
@@ -418,54 +468,62 @@ impl Thread {
         }
     }
 
-    /// Looks whether partitions that were taken are where the database goes on, and begins with those that are. Whoever does
-    /// not answer holds up nobody else: it is asked again later, and looking takes a small part of the thread's time.
+    /// Looks at partitions that were taken, and at those that are quiet. Whoever does not answer holds up nobody else: it is
+    /// asked again later, and looking takes a small part of the thread's time.
     fn look(&mut self) {
         let began = Instant::now();
-        if began < self.look_at || self.assigned.unchecked().is_empty() {
+        if began < self.look_at || (self.quiet.is_empty() && self.assigned.unchecked().is_empty()) {
             return;
         }
         while began.elapsed() < POLL && !self.consumer.assignment_lost() {
-            let Some(mut unchecked) = self.assigned.unchecked().due(Instant::now()) else { break };
-            let (topic, partition, _) = &unchecked.taken;
-            let ends = || match self.consumer.fetch_watermarks(topic, *partition, LOOK_MAX) {
-                Ok(ends) => Some(ends),
-                Err(error) => {
-                    // It says nothing about the partition.
-                    tracing::warn!(%error, topic, partition, "Kafka does not say where a partition begins and ends");
-                    None
-                }
-            };
-            let seen = match unchecked.from {
-                From::Next(next) => ends().map_or(Seen::Nothing, |ends| unchecked.compare(next, ends)),
-                From::Beginning => match ends() {
-                    Some((first, _)) => self.begin_at(&mut unchecked, first),
-                    None => Seen::Nothing,
-                },
-                From::End => match ends() {
-                    Some((_, end)) => self.begin_at(&mut unchecked, end),
-                    None => Seen::Nothing,
-                },
-                From::Lost => {
-                    if let Err(error) = self.assigned.take(topic, *partition, unchecked.how, &self.deliveries)
-                    {
-                        self.assigned.refuse(error);
-                    }
-                    continue;
-                }
-            };
-            match seen {
-                Seen::Is(offset) => self.begin(unchecked, offset),
-                Seen::Nothing => self.assigned.unchecked().later(unchecked),
-                Seen::Short { next, end } => {
-                    self.assigned.refuse(self.assigned.ends_early(&unchecked.taken, next, end));
-                }
-                Seen::Gone { next, first } => {
-                    self.assigned.refuse(self.assigned.begins_late(&unchecked.taken, next, first));
-                }
+            let (one, other) = (self.look_at_taken(), self.look_at_quiet());
+            if !one && !other {
+                break;
             }
         }
         self.look_at = Instant::now() + LOOKS_SHARE * began.elapsed();
+    }
+
+    /// Looks whether a partition that was taken is where the database goes on, and begins with it if it is.
+    fn look_at_taken(&mut self) -> bool {
+        let Some(mut unchecked) = self.assigned.unchecked().due(Instant::now()) else { return false };
+        let (topic, partition, _) = &unchecked.taken;
+        let ends = || match self.consumer.fetch_watermarks(topic, *partition, LOOK_MAX) {
+            Ok(ends) => Some(ends),
+            Err(error) => {
+                // It says nothing about the partition.
+                tracing::warn!(%error, topic, partition, "Kafka does not say where a partition begins and ends");
+                None
+            }
+        };
+        let seen = match unchecked.from {
+            From::Next(next) => ends().map_or(Seen::Nothing, |ends| unchecked.compare(next, ends)),
+            From::Beginning => match ends() {
+                Some((first, _)) => self.begin_at(&mut unchecked, first),
+                None => Seen::Nothing,
+            },
+            From::End => match ends() {
+                Some((_, end)) => self.begin_at(&mut unchecked, end),
+                None => Seen::Nothing,
+            },
+            From::Lost => {
+                if let Err(error) = self.assigned.take(topic, *partition, unchecked.how, &self.deliveries) {
+                    self.assigned.refuse(error);
+                }
+                return true;
+            }
+        };
+        match seen {
+            Seen::Is(offset) => self.begin(unchecked, offset),
+            Seen::Nothing => self.assigned.unchecked().later(unchecked),
+            Seen::Short { next, end } => {
+                self.assigned.refuse(self.assigned.ends_early(&unchecked.taken, next, end));
+            }
+            Seen::Gone { next, first } => {
+                self.assigned.refuse(self.assigned.begins_late(&unchecked.taken, next, first));
+            }
+        }
+        true
     }
 
     fn begin_at(&self, unchecked: &mut Unchecked, at: i64) -> Seen {
@@ -484,11 +542,13 @@ impl Thread {
     }
 
     /// Reads a partition from here on.
-    fn begin(&mut self, unchecked: Unchecked, next: i64) {
+    fn begin(&mut self, mut unchecked: Unchecked, next: i64) {
         let offset = Offset::Offset(next);
         let Unchecked { taken, how, .. } = &unchecked;
         let (topic, partition, generation) = taken.clone();
-        self.assigned.lock().insert((topic.clone(), partition), generation);
+        let stale = self.consumer.position().ok().and_then(|all| position(&all, &topic, partition));
+        let reading = Reading::new(generation, next, stale);
+        self.assigned.lock().insert((topic.clone(), partition), reading);
         let begun = match how {
             How::Assign => {
                 let mut given = TopicPartitionList::new();
@@ -505,9 +565,21 @@ impl Thread {
                 // It may go on further along. Under this generation that would pass over what is not applied, so
                 // nothing may be read under it.
                 self.assigned.forget(taken);
+                // In a partition that the client stopped reading it goes nowhere, however often it is told.
+                if self.let_go(&topic, partition).is_ok() {
+                    unchecked.how = How::Assign;
+                }
                 self.assigned.unchecked().later(unchecked);
             }
         }
+    }
+}
+
+/// Where the client reads on, if it has read anything.
+fn position(all: &TopicPartitionList, topic: &str, partition: i32) -> Option<i64> {
+    match all.find_partition(topic, partition)?.offset() {
+        Offset::Offset(position) => Some(position),
+        _ => None,
     }
 }
 
@@ -518,8 +590,14 @@ fn is_displaced(error: &KafkaError) -> bool {
 
 /// `None` for a message of a partition that is not ours any more.
 fn delivery(assigned: &Assigned, message: &BorrowedMessage<'_>, receipts: &mut u64) -> Option<Delivery> {
-    let (topic, partition, offset) = (message.topic().to_owned(), message.partition(), message.offset());
-    let generation = assigned.generation(&topic, partition)?;
+    let (place, offset) = ((message.topic().to_owned(), message.partition()), message.offset());
+    let generation = {
+        let mut readings = assigned.lock();
+        let reading = readings.get_mut(&place)?;
+        reading.delivered(offset);
+        reading.generation
+    };
+    let (topic, partition) = place;
     *receipts += 1;
     Some(Delivery {
         receipt: Receipt(*receipts),
