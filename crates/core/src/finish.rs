@@ -120,28 +120,42 @@ impl Inner {
     }
 
     /// Stores an outcome, or what is left of it where the store says for certain that it is too large for it.
-    /// Sending the same again would be of no use, and would go on for ever.
+    /// Sending the same again would be of no use, and would go on for ever. A store that calls even the rest too
+    /// large does not speak of size: then the whole is tried again.
     async fn store_or_bare(
         &self,
         call: &Call,
         complete: &Complete,
-        bare: impl FnOnce() -> Complete,
+        bare: impl Fn() -> Complete,
     ) -> Completion {
         let judge = |error: Error| match error.is_too_large() && !mutant::on("too-large-tried-for-ever") {
             true => Err(error),
             false => Ok(error),
         };
-        match self.insist_unless(call.nonce, || self.store.complete(complete), judge).await {
-            Ok(stored) => stored,
-            Err(error) => {
+        let mut backoff = Backoff::new(call.nonce);
+        let mut rest = None;
+        loop {
+            let error = match self.insist_unless(call.nonce, || self.store.complete(complete), judge).await {
+                Ok(stored) => return stored,
+                Err(error) => error,
+            };
+            // Sealed once: what is repeated must be the same.
+            let rest = rest.get_or_insert_with(&bare);
+            let stored = if mutant::on("rest-tried-for-ever") {
+                Ok(self.insist(call.nonce, || self.store.complete(rest)).await)
+            } else {
+                self.insist_unless(call.nonce, || self.store.complete(rest), judge).await
+            };
+            if let Ok(stored) = stored {
                 tracing::error!(
                     operation = %call.operation, %error,
-                    "an outcome is too large for the store, which keeps only that it happened, and with which status"
+                    "an outcome was too large for the store, which keeps only that it happened, and with which status"
                 );
                 Tally::count(&self.tally.bodies_refused);
-                let bare = bare();
-                self.insist(call.nonce, || self.store.complete(&bare)).await
+                return stored;
             }
+            tracing::warn!(operation = %call.operation, %error, "the store takes no outcome at all; trying again");
+            self.runtime.sleep(backoff.next_pause()).await;
         }
     }
 

@@ -153,6 +153,16 @@ fn misread(name: &str, before: &RouteSettings, after: &RouteSettings) -> Option<
              the gateway, if no client retries that late."
         ));
     }
+    if before.expired_keys != ExpiredKeys::NotChecked
+        && after.expired_keys == ExpiredKeys::NotChecked
+        && !semel::mutant::on("reload-forgets-ages")
+    {
+        let old = duration_text(before.ttl);
+        return Some(format!(
+            "`expired_keys` of {name} goes: a retry later than {old} after its operation was refused, and would run again. \
+             Keep it; or restart the gateway, if no client retries that late."
+        ));
+    }
     None
 }
 

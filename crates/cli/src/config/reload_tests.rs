@@ -125,6 +125,23 @@ fn the_ttl_does_not_grow_where_keys_are_judged_by_it() {
 }
 
 #[test]
+fn keys_are_judged_by_age_as_long_as_it_runs() {
+    // G-10: a late retry was refused, and would find no record.
+    let (uuid, sent) =
+        ("expired_keys = \"uuid7\"\n", "expired_keys = \"first-sent:Repeatability-First-Sent\"\n");
+    for judged in [uuid, sent].map(|keys| format!("{CHARGE}{keys}")) {
+        let said = reasons(&judged, CHARGE);
+        assert!(
+            !said.is_empty()
+                && said.iter().all(|one| one.contains("`expired_keys` of the route `charge` goes")),
+            "{said:#?}"
+        );
+        assert_eq!(reasons(CHARGE, &judged), [""; 0], "what is refused does not run");
+    }
+    assert_eq!(reasons(&format!("{CHARGE}{uuid}"), &format!("{CHARGE}{sent}")), [""; 0]);
+}
+
+#[test]
 fn store_namespace_and_tenants_do_not_change_while_running() {
     // G-1, G-5
     assert!(reasons("", "namespace = \"other\"\n")[0].contains("namespace"));

@@ -22,7 +22,7 @@ pub(super) type Crashes = &'static [(&'static str, &'static str)];
 
 /// What a message has besides its values, and what a record read back has besides its outcome, with room to spare: what
 /// can be written must be readable, too.
-const MESSAGE_BYTES: usize = 16 << 10;
+const MESSAGE_BYTES: usize = 32 << 10;
 
 /// What a statement did.
 pub(super) struct Done {

@@ -156,8 +156,9 @@ pub(super) fn classify(code: &str) -> (Kind, &'static str) {
         "22021" | "22P05" => {
             (Kind::Misconfigured, ": a name cannot be kept as text here; use a database with encoding UTF8")
         }
-        // Program limits: the server cannot keep it, however often it is asked.
-        _ if code.starts_with("54") => (Kind::TooLarge, ": lower the limit of kept answers"),
+        // Not of an outcome's size, which is looked at before it is sent: a server that has no transaction ids left says
+        // this, too, until it is vacuumed.
+        _ if code.starts_with("54") => (Kind::Busy, ": the server is at one of its limits; see its log"),
         "SM001" | "SM003" | "SM004" => (Kind::Misconfigured, ""),
         "SM009" => (Kind::WentBack, ""),
         "SM002" => (Kind::Busy, ": roll back and try the whole transaction again"),

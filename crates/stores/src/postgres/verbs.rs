@@ -16,8 +16,9 @@ use super::fault::Fault;
 use super::{PostgresStore, chores, step, sweep};
 use crate::gather::{self, Job};
 
-/// A field, and a message with it, ends at 1 GiB. There is room for the rest of the record, which is read with it.
-const OUTCOME_BYTES_MAX: usize = (1 << 30) - (1 << 20);
+/// A field, and a message with it, ends at 1 GiB. There is room for the rest of the record, which is read with it, and for
+/// the others of its batch.
+const OUTCOME_BYTES_MAX: usize = (1 << 30) - (8 << 20);
 
 impl PostgresStore {
     /// A verb that always goes alone.

@@ -117,7 +117,7 @@ macro_rules! execution_cases {
             secrets {
                 an_outcome_too_large_to_keep_is_passed_on_and_nothing_reruns "G-19",
                 an_outcome_too_large_for_the_store_is_kept_without_its_body "G-17" "G-19",
-                with_no_room_even_for_the_status_the_outcome_is_stored_later "G-17" "G-19",
+                with_no_room_even_for_the_status_the_whole_outcome_is_stored_later "G-17" "G-19",
                 an_unreadable_outcome_says_so_and_runs_nothing "G-20",
                 what_is_redacted_is_never_stored_and_the_replay_says_so "G-14",
                 a_sealed_outcome_shows_nothing_of_itself "G-20",

@@ -127,7 +127,7 @@ fn an_outcome_larger_than_a_message_is_refused_for_good_and_fails_no_neighbour()
         let (now, next) =
             (store.complete(&complete(&large, vec![b'x'; 10])).await, claim_all(&store, 20..21).await);
         assert_eq!(now.unwrap(), Completion::Stored);
-        let most = vec![b'x'; message_max - (20 << 10)];
+        let most = vec![b'x'; message_max - (33 << 10)];
         assert_eq!(store.complete(&complete(&next[0], most.clone())).await.unwrap(), Completion::Stored);
         let record = store.get(next[0].holder.operation).await.unwrap().unwrap();
         assert!(record.outcome.unwrap() == most);

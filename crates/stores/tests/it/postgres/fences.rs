@@ -110,6 +110,22 @@ fn after_an_acknowledged_restore_no_token_is_given_again() {
     });
 }
 
+// G-70: a token or a passage that a crash takes back would be had twice.
+#[test]
+fn tokens_and_passages_are_durable_also_where_commits_are_not() {
+    with_database(async |database| {
+        connect(&database.url()).await;
+        let client = database.client().await;
+        client.batch_execute("SET synchronous_commit = off").await.unwrap();
+        for call in ["SELECT semel_lease('account/alice')", "SELECT semel_pass('account/alice', 1)"] {
+            client.batch_execute(&format!("BEGIN; {call}")).await.unwrap();
+            let setting: String = client.query_one("SHOW synchronous_commit", &[]).await.unwrap().get(0);
+            assert_eq!(setting, "on", "{call}");
+            client.batch_execute("COMMIT").await.unwrap();
+        }
+    });
+}
+
 /// The statements of docs/messaging/transactions.md, as they stand there.
 const CREATE: &str = "WITH made AS (
     INSERT INTO orders (id, note) VALUES ($1, $2) ON CONFLICT (id) DO NOTHING RETURNING true AS created, note

@@ -1,5 +1,6 @@
 //! Databases that went back, by whichever way, and how that is noticed.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -193,6 +194,29 @@ fn a_record_that_was_swept_is_not_missed() {
         assert_eq!(store.status().await.unwrap().went_back_from, None);
         database.run("TRUNCATE semel_operation").await;
         assert!(store.status().await.unwrap().went_back_from.is_some(), "that nobody did but a restore");
+    });
+}
+
+// G-11, G-13: each claim reads the row that says how far records were deleted, and its old versions stay as long as anybody
+// holds a snapshot.
+#[test]
+fn deletions_write_down_how_far_they_came_only_now_and_then() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        for n in 0..64 {
+            granted(store.claim(&request(&format!("claimed-{n}"))).await.unwrap());
+        }
+        let mut versions = BTreeSet::new();
+        for n in 0..32 {
+            let oldest = "DELETE FROM semel_operation WHERE token = (SELECT min(token) FROM semel_operation) RETURNING token";
+            let gone = database.number(oldest).await;
+            versions.insert(database.number("SELECT xmin::text::bigint FROM semel_meta").await);
+            assert!(database.number("SELECT past_token FROM semel_meta").await >= gone, "after {n}");
+        }
+        assert!(versions.len() < 16, "{}", versions.len());
+        assert_eq!(store.status().await.unwrap().went_back_from, None);
+        database.run("TRUNCATE semel_operation").await;
+        assert!(store.status().await.unwrap().went_back_from.is_some(), "the newest are missed all the same");
     });
 }
 

@@ -129,6 +129,28 @@ fn a_standby_is_refused_with_a_sentence() {
     });
 }
 
+// G-13: a pooler may lead an open connection to a standby, which lacks what it has not read yet.
+#[test]
+fn a_standby_that_is_late_has_lost_nothing() {
+    with_database(async |database| {
+        let store = connect(&database.url()).await;
+        let Some(standby) = Standby::of(&database).await else { return };
+        // It never hears of anything.
+        standby.start("-c primary_conninfo=");
+        let token = charge(&store, "only-there").await;
+        let late = client(&standby.url(&database)).await;
+        let lost = "SELECT semel_is_lost('\\x00'::bytea, $1)";
+        assert!(!late.query_one(lost, &[&token]).await.unwrap().get::<_, bool>(0));
+        let here = database.client().await;
+        assert!(here.query_one(lost, &[&token]).await.unwrap().get::<_, bool>(0), "no such record is here");
+        let none = "SELECT semel_fly(NULL, '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}', '{}',
+            '{}', ARRAY['\\x01'::bytea], '{1}', ARRAY['\\x02'::bytea], ARRAY['\\x03'::bytea], '\\x00', $1)";
+        let refused = |error: tokio_postgres::Error| error.code().map(|code| code.code().to_owned());
+        assert_eq!(refused(late.query(none, &[&token]).await.unwrap_err()).as_deref(), Some("25006"));
+        assert_eq!(refused(here.query(none, &[&token]).await.unwrap_err()).as_deref(), Some("SM009"));
+    });
+}
+
 /// The newest token the sequence says it gave.
 async fn drawn(url: &str) -> i64 {
     client(url).await.query_one("SELECT last_value FROM semel_token", &[]).await.unwrap().get(0)
