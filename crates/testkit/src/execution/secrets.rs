@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use semel_core::fingerprint::Pointers;
 use semel_core::outcome::{Body, Line, Unreadable};
@@ -66,6 +67,7 @@ pub(super) async fn an_outcome_too_large_for_the_store_is_kept_without_its_body(
         assert_eq!((record.state, record.attempts), (State::Completed, 1), "and it was stored before that");
         assert!(!record.history.possible_double_effect());
         assert_eq!(till.charge(&key, &policy).await, Err(Refusal::BodyNotKept { status: 207 }));
+        assert_eq!(till.once.drain(Duration::from_secs(100)).await, 0, "nothing is tried for ever");
         assert_eq!(till.once.operations(), 0, "and its place is free");
     }
     assert_eq!((till.effects(), till.once.tally().bodies_refused()), (2, 2));

@@ -154,6 +154,7 @@ fn an_answer_larger_than_a_message_is_heard_and_kept_without_its_body() {
         let heard = run(whole.clone()).await.unwrap();
         assert!(heard.origin == Origin::Fresh && heard.outcome == whole);
         assert_eq!(run(Outcome::text("again")).await, Err(Refusal::BodyNotKept { status: 201 }));
+        assert_eq!(once.drain(Duration::from_secs(30)).await, 0, "nothing is tried for ever");
         assert_eq!((once.operations(), once.tally().bodies_refused()), (0, 1));
     });
 }

@@ -14,8 +14,11 @@ use super::*;
 /// What a failed sync leaves: a charge whose log is whole on disk, while those who have the file open do not know of
 /// it. A connection that was open before, and the commit in doubt.
 async fn charge_in_doubt() -> (Disk, Connection, Finished) {
-    let (there, _store, prints) = shop().await;
+    let (there, store, prints) = shop().await;
     let mut conn_there = conn(&there);
+    // Nobody moves the log into the file any more, and it does not start over: there is something in it.
+    store.close().await;
+    conn_there.execute("UPDATE account SET cents = cents", []).unwrap();
     let transaction = immediate(&mut conn_there);
     let begun = tx::begin(&transaction, &call("in-doubt-00000001", prints.of_bytes(b"2000"))).unwrap();
     charge(&transaction);
