@@ -2,16 +2,16 @@
 //!
 //! It trails by a second at most, which loses nothing: it says "at least this far".
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
 
 use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
 use semel_core::{OperationId, Token};
 
 use crate::horizon::{Kept, Seen};
+use crate::replace::replace;
 
 const HEAD: &str = "semel witness 1";
 
@@ -30,28 +30,20 @@ pub(crate) fn read(path: &Path) -> Result<Seen, Error> {
 /// Replaces the file as one step: after a crash it is the old one or the new one.
 pub(crate) fn write(path: &Path, seen: Seen) -> std::io::Result<()> {
     let Some(store_id) = seen.store_id else { return Ok(()) };
-    // Others may share the file; it never goes down.
-    let old = read(path).ok().filter(|old| old.store_id == seen.store_id).unwrap_or_default();
+    // Others may share the file; it never goes down, and one that cannot be read stays for whoever looks at it.
+    let old = read(path).map_err(std::io::Error::other)?;
+    let old = Some(old).filter(|old| old.store_id == seen.store_id).unwrap_or_default();
     let seen = Seen { mark: old.mark.max(seen.mark), last: Kept::newer(old.last, seen.last), ..seen };
     if old == seen {
         return Ok(());
     }
-    static WRITES: AtomicU64 = AtomicU64::new(0);
     let (store, Mark { epoch, token }) = (hex(&store_id), seen.mark);
     let mut text = format!("{HEAD}\nstore {store}\nepoch {epoch}\ntoken {token}\n");
     if let Some(Kept { operation, token }) = seen.last {
         // The last line: builds that do not know it read no further.
         text += &format!("record {} {token}\n", hex(operation.as_bytes()));
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.{}", std::process::id(), WRITES.fetch_add(1, Ordering::Relaxed)));
-    let beside = PathBuf::from(beside);
-    let mut file = File::create(&beside)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&beside, path)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(folder)?.sync_all()
+    replace(path, &text)
 }
 
 fn parse(text: &str) -> Option<Seen> {

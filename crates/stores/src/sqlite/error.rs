@@ -5,6 +5,7 @@ use std::path::Path;
 use rusqlite::ffi;
 use semel_core::error::{Error, Kind};
 use semel_core::mutant;
+use semel_core::store::Mark;
 
 /// An extended code of our own, which SQLite does not have: [`Fault::exchanged`].
 const EXCHANGED: i32 = ffi::SQLITE_READONLY | (0x7f << 8);
@@ -49,17 +50,25 @@ impl Fault {
         Self { code: ffi::SQLITE_NOMEM, text: what.into() }
     }
 
-    /// A sink says that a message landed which this database does not hold under that number.
-    pub(super) fn other_message(sequence: u64) -> Self {
-        let text =
-            format!("message {sequence}, which a sink says has landed, is another one here or missing");
+    /// The outbox is behind what this process saw of it.
+    pub(super) fn outbox_went_back(found: Mark, seen: Mark) -> Self {
+        let text = format!(
+            "it is at epoch {}, message {}, and was seen at epoch {}, message {}",
+            found.epoch, found.token, seen.epoch, seen.token
+        );
         Self { code: ffi::SQLITE_NOTICE, text }
     }
 
-    /// A sink has kept a position that was made after more saves of a lane than this database has seen.
-    pub(super) fn fewer_saves(lane: u16, kept: u64, found: u64) -> Self {
+    /// Somebody knows a message of an outbox by a number under which this database does not hold it.
+    pub(super) fn other_message(sequence: u64, known: &str) -> Self {
+        let text = format!("message {sequence}, {known}, is another one here or missing");
+        Self { code: ffi::SQLITE_NOTICE, text }
+    }
+
+    /// Somebody knows of more saves of a lane than this database has seen.
+    pub(super) fn fewer_saves(lane: u16, known: &str, saves: u64, found: u64) -> Self {
         let text = format!(
-            "a sink knows of {kept} saves of lane {lane}, and this database has seen {found}: it has lost the last of them"
+            "{known} {saves} saves of lane {lane}, and this database has seen {found}: it has lost the last of them"
         );
         Self { code: ffi::SQLITE_NOTICE, text }
     }
@@ -111,8 +120,8 @@ impl Fault {
             ffi::SQLITE_READONLY if self.is_displaced() => (
                 Kind::Unreachable,
                 format!(
-                    "the database {at} was moved, deleted or replaced while it was in use ({}); put the file \
-                     back, or restart to open what is there now",
+                    "the database {at} was moved, deleted or replaced while it was in use ({}); put it back as it \
+                     was, or restart to open what is there now",
                     self.text
                 ),
             ),
@@ -147,9 +156,8 @@ impl Fault {
             ffi::SQLITE_NOTICE => (
                 Kind::WentBack,
                 format!(
-                    "the outbox of {at} is behind its sink: {}; the database was restored from an older state, \
-                     and nothing beside it said so. Rebase the outbox: what waits is then published, for all that \
-                     is known, for the first time",
+                    "the outbox of {at} is not where it was: {}; the database was restored from an older state. \
+                     Rebase the outbox: what waits is then published, for all that is known, for the first time",
                     self.text
                 ),
             ),

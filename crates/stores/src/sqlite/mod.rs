@@ -50,7 +50,7 @@ use semel_core::store::{
     Capabilities, ClockSource, Durability, Filter, Mark, Page, Pending, Status, SubjectPurge, SweepReport,
 };
 use semel_core::verbs::{Change, Complete, Completion, MarkUnknown, Purge, Release, Renew, Renewal, Settle};
-use semel_core::{Clock, EffectStore, Nonce, OperationId, Record, SystemClock, Token};
+use semel_core::{Clock, EffectStore, Nonce, OperationId, Record, SystemClock, Token, mutant};
 use tokio::sync::oneshot;
 
 pub use subject_keys::SqliteSubjectKeys;
@@ -60,7 +60,7 @@ use error::Fault;
 use job::{Job, Task};
 use place::Place;
 use queue::{Queue, Refused};
-use reader::{Question, Reader};
+use reader::{Description, Question, Reader};
 use shared::Shared;
 use standing::Standing;
 use witness::Witnesses;
@@ -131,10 +131,9 @@ impl SqliteStore {
         };
         let mut writer = connect(Role::Writer)?;
         migrate::run(&mut writer, &place, options.clock.now())?;
-        let store = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?;
         let (reader, keeper) = (connect(Role::Reader)?, connect(Role::Keeper)?);
         let witnesses = Witnesses::at(options.witness.as_deref(), || place.beside("-semel-witness"));
-        let standing = Standing::at_open(store.store_id, store.mark, &witnesses.load()?);
+        let (store, standing) = look_at(&writer, &place, &witnesses)?;
         let shared = Arc::new(Shared::new(place, witnesses, options, &store, standing));
         Self::start(shared, writer, reader, keeper)
     }
@@ -264,6 +263,21 @@ impl fmt::Debug for SqliteStore {
     }
 }
 
+/// What a store says of itself, and whether its witnesses agree. They are asked first: beside a process that is at work
+/// they go on, and must not have seen more than what is then found.
+fn look_at(
+    conn: &rusqlite::Connection,
+    place: &Place,
+    witnesses: &Witnesses,
+) -> Result<(Description, Standing), Error> {
+    let describe = || reader::describe(conn).map_err(|fault| fault.tell(place.path()));
+    let too_early = mutant::on("sqlite-witness-asked-late").then(describe).transpose()?;
+    let witnessed = witnesses.load()?;
+    let store = too_early.map_or_else(describe, Ok)?;
+    let standing = Standing::at_open(store.store_id, store.mark, &witnessed);
+    Ok((store, standing))
+}
+
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
     thread::Builder::new().name(name.to_owned()).spawn(run).map_err(|error| {
         Error::new(
@@ -366,5 +380,44 @@ impl EffectStore for SqliteStore {
 
     fn rotate_hash_key(&self) -> Pending<'_, u32> {
         Box::pin(self.write(0, |work| work.rotate_hash_key()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::Command;
+
+    use super::*;
+
+    // G-13
+    #[test]
+    fn who_opens_a_store_beside_one_that_is_at_work_does_not_take_it_for_restored() {
+        let directory = tempfile::tempdir().unwrap();
+        // Whoever reads a pipe waits for what is written to it.
+        let (path, pipe) = (directory.path().join("semel.db"), directory.path().join("pipe"));
+        assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        drop(SqliteStore::open(&path).unwrap());
+        let place = Place::at(&path).unwrap();
+        let conn = connect::open(place.path(), Role::Writer, Duration::from_secs(5)).unwrap();
+        let Description { store_id, mut mark, .. } = reader::describe(&conn).unwrap();
+        mark.token = Token(mark.token.0 + 1);
+        let busy = thread::spawn({
+            let (pipe, path) = (pipe.clone(), path.clone());
+            move || {
+                let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
+                // It has begun to look, and meanwhile another process goes on.
+                let busy = rusqlite::Connection::open(path).unwrap();
+                busy.execute(include_str!("sql/spend_token.sql"), []).unwrap();
+                let witness = directory.path().join("witness");
+                witness::Witness { store_id, mark, behind: false }.save(&witness).unwrap();
+                pipe.write_all(&std::fs::read(witness).unwrap()).unwrap();
+                directory
+            }
+        });
+        let witnesses = Witnesses::at(Some(&pipe), Vec::new);
+        let (found, standing) = look_at(&conn, &place, &witnesses).unwrap();
+        assert_eq!((found.mark, standing.seen, standing.behind), (mark, mark, None));
+        busy.join().unwrap();
     }
 }

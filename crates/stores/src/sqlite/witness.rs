@@ -6,14 +6,15 @@
 //! database it would say what the copy says. It may lag a second behind; that much can be restored
 //! unnoticed.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use semel_core::Token;
 use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
+
+use crate::replace::replace;
 
 const HEAD: &str = "semel witness 1";
 
@@ -56,6 +57,14 @@ impl Witness {
         match fs::read_to_string(path) {
             Ok(text) => parse(&text).map(Some).ok_or_else(|| refuse("it is damaged".into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let text = format!(
+                    "this user may not read the witness {}, which another one wrote; run everything that opens the \
+                     database as one user, or change the owner of both",
+                    path.display()
+                );
+                Err(Error::new(Kind::Denied, text).because(error))
+            }
             Err(error) => Err(refuse(error.to_string())),
         }
     }
@@ -67,18 +76,7 @@ impl Witness {
         let behind = if self.behind { "behind\n" } else { "" };
         let id: String = self.store_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = format!("{HEAD}\nstore {id}\nepoch {epoch}\ntoken {token}\n{behind}");
-        // A name nobody else writes to: processes and handles may share the database.
-        static SAVES: AtomicU64 = AtomicU64::new(0);
-        let mut fresh = path.as_os_str().to_owned();
-        fresh.push(format!(".{}.{}", std::process::id(), SAVES.fetch_add(1, Ordering::Relaxed)));
-        let mut file = File::create(&fresh)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&fresh, path)?;
-        match path.parent() {
-            Some(directory) => File::open(directory)?.sync_all(),
-            None => Ok(()),
-        }
+        replace(path, &text)
     }
 }
 
@@ -109,10 +107,12 @@ impl Witnesses {
     /// reason to refuse work.
     pub(super) fn save(&self, fresh: Witness) {
         for path in &self.0 {
-            if matches!(Witness::load(path), Ok(Some(old)) if fresh.is_no_news_to(old)) {
-                continue;
-            }
-            if let Err(error) = fresh.save(path) {
+            // What cannot be read may say that the store is closed.
+            let saved = Witness::load(path).map_err(io::Error::other).and_then(|old| match old {
+                Some(old) if fresh.is_no_news_to(old) => Ok(()),
+                _ => fresh.save(path),
+            });
+            if let Err(error) = saved {
                 let witness = path.display();
                 tracing::warn!(%witness, %error, "the witness could not be written; a restored copy may go unnoticed");
             }

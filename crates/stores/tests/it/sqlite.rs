@@ -13,6 +13,7 @@ mod outbox;
 mod restore;
 mod rig;
 mod schema;
+mod set_back;
 mod sharing;
 mod subject_keys;
 

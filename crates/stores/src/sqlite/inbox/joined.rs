@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rusqlite::{Transaction, TransactionBehavior};
+use rusqlite::Transaction;
 use semel_core::error::Error;
 use semel_core::inbox::{Applied, Apply, Arrival, Batch, Failure, Kept, Received, State, asides};
 use semel_core::store::Pending;
@@ -64,8 +64,7 @@ impl<H: Handler> Apply for Joined<H> {
 
 fn run<H: Handler>(inbox: &SqliteInbox, handler: &H, batch: &Batch) -> Result<Applied, Error> {
     inbox.connected(|conn| {
-        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(Fault::from);
-        let tx = tx.map_err(|fault| inbox.tell(&fault))?;
+        let tx = inbox.begin(conn)?;
         let done = inside(inbox, &tx, handler, batch).map_err(|fault| inbox.tell(&fault))?;
         if matches!(done, Applied::Committed(_)) {
             crash::point("inbox-before-commit");

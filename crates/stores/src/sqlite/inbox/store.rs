@@ -16,7 +16,7 @@ use semel_core::store::Pending;
 use super::{advance_in, is_done, receive_as, set_aside_in, signed};
 use crate::sqlite::connect::{self, Role};
 use crate::sqlite::error::Fault;
-use crate::sqlite::{SqliteStore, shared::Shared};
+use crate::sqlite::{SqliteStore, reader, shared::Shared};
 
 /// Ledger rows of a group that are counted for people.
 const COUNTED_MAX: i64 = 100_000;
@@ -85,6 +85,28 @@ impl SqliteInbox {
         Ok(conn)
     }
 
+    /// Begins a transaction that has the file's write lock, in a store that is not behind what was seen of it.
+    pub(super) fn begin<'c>(&self, conn: &'c mut Connection) -> Result<Transaction<'c>, Error> {
+        // Before the lock is got: what was seen by then is in the file, unless it was set back.
+        let seen = self.shared.seen();
+        let tx = self.begin_in_any(conn)?;
+        let found = reader::mark(&tx, self.shared.store_id).map_err(|fault| {
+            self.shared.note(&fault);
+            self.tell(&fault)
+        })?;
+        match self.shared.judge(seen, found) {
+            Err(went_back) if !mutant::on("sqlite-inbox-in-restored-file") => {
+                Err(self.shared.tell(went_back))
+            }
+            _ => Ok(tx),
+        }
+    }
+
+    fn begin_in_any<'c>(&self, conn: &'c mut Connection) -> Result<Transaction<'c>, Error> {
+        let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate);
+        tx.map_err(|error| self.tell(&error.into()))
+    }
+
     /// One transaction of the ledger's own.
     async fn transact<T, F>(&self, work: F) -> Result<T, Error>
     where
@@ -93,10 +115,8 @@ impl SqliteInbox {
     {
         self.run(move |inbox| {
             inbox.connected(|conn| {
-                let tell = |fault: Fault| inbox.tell(&fault);
-                let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate);
-                let tx = tx.map_err(|error| tell(error.into()))?;
-                match work(&tx, inbox.now()).map_err(tell)? {
+                let tx = inbox.begin(conn)?;
+                match work(&tx, inbox.now()).map_err(|fault| inbox.tell(&fault))? {
                     Done::Commit(done) => {
                         tx.commit().map_err(|error| {
                             let fault = Fault::from(error);
@@ -107,6 +127,21 @@ impl SqliteInbox {
                     }
                     Done::RollBack(done) => Ok(done),
                 }
+            })
+        })
+        .await
+    }
+
+    /// Reads for people, who may look into a store that went back too.
+    async fn look<T, F>(&self, read: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Transaction<'_>) -> Result<T, Fault> + Send + 'static,
+    {
+        self.run(move |inbox| {
+            inbox.connected(|conn| {
+                let tx = inbox.begin_in_any(conn)?;
+                read(&tx).map_err(|fault| inbox.tell(&fault))
             })
         })
         .await
@@ -218,9 +253,9 @@ impl Inbox for SqliteInbox {
 
     fn waiting<'a>(&'a self, group: &'a str) -> Pending<'a, u64> {
         let group = group.to_owned();
-        Box::pin(self.transact(move |tx, _| {
+        Box::pin(self.look(move |tx| {
             let mut count = tx.prepare_cached(include_str!("../sql/inbox_waiting.sql"))?;
-            Ok(Done::RollBack(count.query_row([group], |row| row.get::<_, i64>(0))? as u64))
+            Ok(count.query_row([group], |row| row.get::<_, i64>(0))? as u64)
         }))
     }
 
@@ -264,7 +299,7 @@ impl Inbox for SqliteInbox {
     }
 
     fn overview(&self) -> Pending<'_, Vec<Overview>> {
-        Box::pin(self.transact(move |tx, _| {
+        Box::pin(self.look(move |tx| {
             let mut groups = tx.prepare_cached(include_str!("../sql/inbox_groups.sql"))?;
             let groups: Vec<String> = groups.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
             let mut look = tx.prepare_cached(include_str!("../sql/inbox_overview.sql"))?;
@@ -279,7 +314,7 @@ impl Inbox for SqliteInbox {
                 let more = ledger == COUNTED_MAX as u64;
                 all.push(Overview { group, ledger, more, open, later, dead, behind, oldest });
             }
-            Ok(Done::RollBack(all))
+            Ok(all)
         }))
     }
 
@@ -291,11 +326,11 @@ impl Inbox for SqliteInbox {
         limit: u32,
     ) -> Pending<'a, Vec<Letter>> {
         let group = group.to_owned();
-        Box::pin(self.transact(move |tx, _| {
+        Box::pin(self.look(move |tx| {
             let mut page = tx.prepare_cached(include_str!("../sql/inbox_letters.sql"))?;
             let values = params![group, signed(after), only.map(|aside| aside as u8), limit];
             let rows = page.query_map(values, |row| Ok(letter(row)))?;
-            Ok(Done::RollBack(rows.map(|row| row?).collect::<Result<_, Fault>>()?))
+            rows.map(|row| row?).collect()
         }))
     }
 

@@ -64,9 +64,10 @@ impl SqliteCursor {
     async fn resolve(&mut self) -> Result<usize, Error> {
         let Some(count) = self.doubt else { return Ok(0) };
         let lane = self.term.lane;
-        let found = self.desk.write(move |hand| hand.read(|conn| settle::lane(conn, lane))).await?;
+        let found = self.desk.write(move |hand| hand.look(|conn| settle::lane(conn, lane))).await?;
         self.doubt = None;
-        if found.epoch != self.term.epoch || found.saves == self.saves {
+        // Fewer: the database was set back, which the next save refuses to go on with.
+        if found.epoch != self.term.epoch || found.saves <= self.saves {
             return Ok(0);
         }
         if count == 0 && !mutant::on("renewal-in-doubt-forgets") {
@@ -92,7 +93,7 @@ impl SqliteCursor {
                 if idle.is_some_and(|(seen, _)| seen == version) {
                     return Ok(None);
                 }
-                let filled = hand.read(|conn| read::fill(conn, lane, scanned, room, letters, now))?;
+                let filled = hand.look(|conn| read::fill(conn, lane, scanned, room, letters, now))?;
                 Ok(Some((version, filled)))
             })
             .await?;
@@ -114,10 +115,10 @@ impl SqliteCursor {
     }
 
     async fn write_down(&mut self, settled: Vec<(Item, Settled)>) -> Result<Saved, Error> {
-        let (lane, epoch) = (self.term.lane, self.term.epoch);
-        let save = Save { lane, epoch, until: self.until(), now: self.now(), settled };
+        let Term { lane, epoch } = self.term;
+        let save = Save { lane, epoch, saves: self.saves, until: self.until(), now: self.now(), settled };
         let saved = self.desk.write(move |hand| {
-            let saved = hand.change(Lasting::Process, |conn| settle::save(conn, &save))?;
+            let saved = hand.go_on(Lasting::Process, |conn| settle::save(conn, &save))?;
             hand.remember();
             match hand.shared.lose_answer.is_due() {
                 true => Err(Error::new(Kind::Unreachable, "the answer was lost on purpose").maybe_applied()),
@@ -213,7 +214,7 @@ impl Cursor for SqliteCursor {
             let Term { lane, epoch } = self.term;
             let (until, now) = (self.until(), self.now());
             let adopted = self.desk.write(move |hand| {
-                hand.change(Lasting::Process, |conn| settle::adopt(conn, lane, epoch, &landed, until, now))
+                hand.go_on(Lasting::Process, |conn| settle::adopt(conn, lane, epoch, &landed, until, now))
             });
             match adopted.await? {
                 Held::Fenced => Ok(Saved::Fenced),

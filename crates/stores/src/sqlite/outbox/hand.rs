@@ -73,6 +73,29 @@ impl Hand {
         })
     }
 
+    /// Reads, in one snapshot of an outbox that is not behind what was seen of it.
+    pub(super) fn look<T>(&mut self, look: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Error> {
+        // Before the snapshot: what was seen by then is in it, unless the file was set back.
+        let (shared, seen) = (self.shared.clone(), self.shared.seen());
+        self.read(|conn| {
+            shared.judge(seen, conn)?;
+            look(conn)
+        })
+    }
+
+    /// [Changes](Self::change) something of an outbox that is not behind what was seen of it.
+    pub(super) fn go_on<T>(
+        &mut self,
+        lasting: Lasting,
+        mut act: impl FnMut(&Connection) -> Result<Done<T>, Fault>,
+    ) -> Result<T, Error> {
+        let (shared, seen) = (self.shared.clone(), self.shared.seen());
+        self.change(lasting, |conn| {
+            shared.judge(seen, conn)?;
+            act(conn)
+        })
+    }
+
     /// What changes whenever anybody else has committed to the file.
     pub(super) fn version(&mut self) -> Result<Version, Error> {
         let ask =

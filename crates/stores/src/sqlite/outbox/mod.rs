@@ -23,7 +23,7 @@ mod write;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -39,6 +39,7 @@ use semel_core::{Clock, SystemClock, mutant};
 use tokio::sync::oneshot;
 
 use super::connect::{self, Role};
+use super::error::Fault;
 use super::place::Place;
 use super::queue::{Queue, Refused};
 use super::witness::{Witness, Witnesses};
@@ -85,7 +86,32 @@ struct Shared {
     witnesses: Witnesses,
     options: Options,
     facts: Facts,
+    /// The furthest mark seen.
+    seen: Mutex<Mark>,
     lose_answer: LoseAnswer,
+}
+
+impl Shared {
+    /// Ask before reading the database's own, as of a [store](super::shared::Shared::seen).
+    fn seen(&self) -> Mark {
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_come_to(&self, mark: Mark) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen = mark.max(*seen);
+    }
+
+    /// Refuses an outbox that is behind what had been seen of it before it was looked at. A relay that went on would
+    /// settle what now has the numbers of what it read, and pass by what waits again.
+    fn judge(&self, seen_before: Mark, conn: &Connection) -> Result<(), Fault> {
+        let found = settle::mark(conn, self.facts.store_id)?;
+        if found.is_behind(seen_before) && !mutant::on("sqlite-outbox-step-back-unnoticed") {
+            return Err(Fault::outbox_went_back(found, seen_before));
+        }
+        self.has_come_to(found);
+        Ok(())
+    }
 }
 
 /// The way to the threads.
@@ -120,8 +146,8 @@ impl SqliteOutbox {
         let lanes = lanes(&writer, &place, options.lanes)?;
         let witnesses = Witnesses::at(options.witness.as_deref(), || place.beside("-semel-outbox-witness"));
         let facts = Facts { engine: "sqlite", store_id, lanes };
-        let shared =
-            Arc::new(Shared { place, witnesses, options, facts, lose_answer: LoseAnswer::default() });
+        let (seen, lose_answer) = (Mutex::default(), LoseAnswer::default());
+        let shared = Arc::new(Shared { place, witnesses, options, facts, seen, lose_answer });
         Self::start(shared, reader, writer)
     }
 
@@ -151,7 +177,7 @@ impl SqliteOutbox {
 }
 
 fn lanes(conn: &Connection, place: &Place, wanted: Option<u16>) -> Result<u16, Error> {
-    let tell = |error: rusqlite::Error| super::error::Fault::from(error).tell(place.path());
+    let tell = |error: rusqlite::Error| Fault::from(error).tell(place.path());
     let ask = || conn.query_row(include_str!("sql/lanes.sql"), [], |row| row.get::<_, u16>(0)).map_err(tell);
     let found = ask()?;
     let Some(wanted) = wanted.filter(|wanted| *wanted != found) else { return Ok(found) };
@@ -229,18 +255,36 @@ impl Drop for Desk {
 }
 
 impl Hand {
-    /// Why no lane is given out, if so: the database is behind what was seen of it.
-    fn stopped(&self, found: Mark) -> Result<Option<String>, Error> {
-        let Shared { place, facts, witnesses, .. } = &*self.shared;
+    /// What was seen of the outbox, by this process and by the witnesses.
+    fn seen(&self) -> Result<Vec<Witness>, Error> {
+        let Shared { facts, witnesses, .. } = &*self.shared;
+        let mut seen = witnesses.load()?;
+        seen.push(Witness { store_id: facts.store_id, mark: self.shared.seen(), behind: false });
+        Ok(seen)
+    }
+
+    /// Reads, and says why no lane is given out, if so: the database is behind what was seen of it.
+    fn ask<T>(
+        &mut self,
+        look: impl FnOnce(&Connection) -> Result<T, Fault>,
+    ) -> Result<(T, Option<String>), Error> {
+        // Before the database: beside a relay that is at work the witness goes on.
+        let late = mutant::on("sqlite-outbox-witness-asked-late");
+        let mut seen = if late { Vec::new() } else { self.seen()? };
+        let store_id = self.shared.facts.store_id;
+        let (found, mark) = self.read(|conn| Ok((look(conn)?, settle::mark(conn, store_id)?)))?;
+        if late {
+            seen = self.seen()?;
+        }
+        Ok((found, self.stopped(mark, &seen)))
+    }
+
+    fn stopped(&self, found: Mark, seen: &[Witness]) -> Option<String> {
+        let Shared { place, facts, .. } = &*self.shared;
         let at = place.path().display();
-        let seen = witnesses.load()?;
-        let Some(seen) =
-            seen.iter().find(|seen| seen.store_id != facts.store_id || found.is_behind(seen.mark))
-        else {
-            return Ok(None);
-        };
+        let seen = seen.iter().find(|seen| seen.store_id != facts.store_id || found.is_behind(seen.mark))?;
         if mutant::on("sqlite-outbox-restore-unnoticed") {
-            return Ok(None);
+            return None;
         }
         let what = if seen.store_id != facts.store_id {
             "is not the one that was used at this place before".to_owned()
@@ -251,18 +295,18 @@ impl Hand {
                 found.epoch, found.token, seen.mark.epoch, seen.mark.token
             )
         };
-        Ok(Some(format!(
+        Some(format!(
             "the database {at} {what}; what waits in it may have been published already. Rebase to publish it \
              again"
-        )))
+        ))
     }
 
     /// Writes down how far the outbox has come, now and then.
     fn remember(&mut self) {
         if self.witnessed.is_none_or(|last| last.elapsed() >= WITNESS_EVERY) {
             self.witnessed = Some(Instant::now());
-            match self.read(settle::mark) {
-                Ok(mark) => self.remember_at(mark),
+            match self.look(|_| Ok(())) {
+                Ok(()) => self.remember_at(self.shared.seen()),
                 Err(error) => tracing::warn!(%error, "the outbox could not be looked at"),
             }
         }
@@ -270,6 +314,7 @@ impl Hand {
 
     fn remember_at(&mut self, mark: Mark) {
         let Shared { facts, witnesses, .. } = &*self.shared;
+        self.shared.has_come_to(mark);
         witnesses.save(Witness { store_id: facts.store_id, mark, behind: false });
     }
 }
@@ -309,8 +354,8 @@ impl Outbox for SqliteOutbox {
     fn overview(&self) -> Pending<'_, Overview> {
         Box::pin(self.0.read(|hand| {
             let now = hand.shared.options.clock.now();
-            let (mark, overview) = hand.read(|conn| Ok((settle::mark(conn)?, read::overview(conn, now)?)))?;
-            Ok(Overview { stopped: hand.stopped(mark)?, ..overview })
+            let (overview, stopped) = hand.ask(|conn| read::overview(conn, now))?;
+            Ok(Overview { stopped, ..overview })
         }))
     }
 
@@ -348,8 +393,12 @@ impl Outbox for SqliteOutbox {
         let by = by[..by.floor_char_boundary(OPERATOR_BYTES_MAX)].to_owned();
         Box::pin(self.0.write(move |hand| {
             let now = hand.shared.options.clock.now();
-            let seen = hand.shared.witnesses.load()?.iter().map(|seen| seen.mark).max().unwrap_or_default();
-            let (mark, count) = hand.change(Lasting::Disk, |conn| settle::rebase(conn, seen, &by, now))?;
+            let seen = hand.seen()?.iter().map(|seen| seen.mark).max().unwrap_or_default();
+            let store_id = hand.shared.facts.store_id;
+            let (mark, count) = hand.change(Lasting::Disk, |conn| {
+                let found = settle::mark(conn, store_id)?;
+                settle::rebase(conn, found, seen, &by, now)
+            })?;
             hand.remember_at(mark);
             Ok(count)
         }))
@@ -363,12 +412,12 @@ fn take(
     holder: Nonce,
     lease: Duration,
 ) -> Result<Taken, Error> {
-    let mark = hand.read(settle::mark)?;
-    if let Some(why) = hand.stopped(mark)? {
+    if let ((), Some(why)) = hand.ask(|_| Ok(()))? {
         return Ok(Taken::Stopped { why });
     }
-    let clock = hand.shared.options.clock.clone();
-    let taken = hand.change(Lasting::Disk, |conn| {
+    let Shared { options, facts, .. } = &*hand.shared.clone();
+    let clock = &options.clock;
+    let taken = hand.go_on(Lasting::Disk, |conn| {
         let found = settle::lane(conn, lane)?;
         let now = clock.now();
         let by_another = found.holder.is_some_and(|held_by| held_by != holder);
@@ -376,7 +425,7 @@ fn take(
             return Ok(Done::Leave(Err((found.lease_until, found.lease_until.since(now)))));
         }
         let epoch = settle::take(conn, lane, holder, now.after(lease))?;
-        Ok(Done::Commit(Ok((epoch, found, settle::mark(conn)?))))
+        Ok(Done::Commit(Ok((epoch, found, settle::mark(conn, facts.store_id)?))))
     })?;
     match taken {
         Err((until, wait)) => Ok(Taken::Held { until, wait }),

@@ -15,6 +15,7 @@ use super::position::Landed;
 use super::read::{self, Item, Source};
 use super::row::{self, signed};
 use crate::sqlite::error::Fault;
+use crate::sqlite::reader::must_be;
 
 /// Delayed messages moved in one transaction; writers go in between.
 const TEND_MAX: usize = 256;
@@ -50,10 +51,13 @@ pub(super) fn lane(conn: &Connection, lane: Lane) -> Result<Row, Fault> {
     row.optional()?.ok_or_else(|| Fault::damaged(format!("lane {} of the outbox is missing", lane.0)))
 }
 
-/// How far the outbox has come: the last holding of a lane, the last number given.
-pub(super) fn mark(conn: &Connection) -> Result<Mark, Fault> {
+/// How far the outbox has come: the last holding of a lane, the last number given. A fault of its own if the file holds
+/// another store by now.
+pub(super) fn mark(conn: &Connection, store_id: [u8; 16]) -> Result<Mark, Fault> {
     let mut statement = conn.prepare_cached(include_str!("sql/mark.sql"))?;
-    let (epoch, sequence): (i64, i64) = statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let found = statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
+    let (epoch, sequence, found): (i64, i64, _) = found?;
+    must_be(store_id, found)?;
     Ok(Mark { epoch: epoch.unsigned_abs(), token: Token(sequence.unsigned_abs()) })
 }
 
@@ -70,6 +74,8 @@ pub(super) fn take(conn: &Connection, lane: Lane, holder: Nonce, until: Timestam
 pub(super) struct Save {
     pub(super) lane: Lane,
     pub(super) epoch: u64,
+    /// How many the lane has seen, as far as the cursor knows.
+    pub(super) saves: u64,
     pub(super) until: Timestamp,
     pub(super) now: Timestamp,
     pub(super) settled: Vec<(Item, Settled)>,
@@ -81,6 +87,11 @@ pub(super) fn save(conn: &Connection, save: &Save) -> Result<Done<Held<u64>>, Fa
     if found.epoch != save.epoch && !mutant::on("sqlite-outbox-zombie-believed") {
         return Ok(Done::Leave(Held::Fenced));
     }
+    if found.saves < save.saves && !mutant::on("sqlite-outbox-own-saves-uncounted") {
+        // What was settled since the copy was made waits again, below what was read.
+        return Err(Fault::fewer_saves(save.lane.0, "this relay made", save.saves, found.saves));
+    }
+    must_be_there(conn, save)?;
     let mut floor = found.floor;
     for (item, settled) in &save.settled {
         match item.source {
@@ -108,6 +119,19 @@ pub(super) fn save(conn: &Connection, save: &Save) -> Result<Done<Held<u64>>, Fa
         park(conn, key, save.now)?;
     }
     Ok(Done::Commit(Held::Yes(found.saves + 1)))
+}
+
+/// In a database that was set back under the relay, its numbers are given again: what would be settled is another message.
+/// Those before the last one came before it in the lost state too.
+fn must_be_there(conn: &Connection, save: &Save) -> Result<(), Fault> {
+    let last = save.settled.iter().rev().map(|(item, _)| item).find(|item| item.source == Source::Outbox);
+    let Some(Item { entry, .. }) = last else { return Ok(()) };
+    if at(conn, save.lane, entry.sequence)? == Some(entry.message.id)
+        || mutant::on("sqlite-outbox-settles-another-message")
+    {
+        return Ok(());
+    }
+    Err(Fault::other_message(entry.sequence, "which this relay has read"))
 }
 
 fn put_aside(
@@ -203,12 +227,12 @@ pub(super) fn adopt(
     }
     if landed.saves > found.saves && !mutant::on("sqlite-outbox-saves-uncounted") {
         // What was set aside since the copy was made waits again, and the sink's last message may lie behind it.
-        return Err(Fault::fewer_saves(to.0, landed.saves, found.saves));
+        return Err(Fault::fewer_saves(to.0, "a sink knows of", landed.saves, found.saves));
     }
     let mut floor = found.floor;
     if let Some((sequence, id)) = landed.last.filter(|(sequence, _)| *sequence > found.floor) {
         if at(conn, to, sequence)? != Some(id) {
-            return Err(Fault::other_message(sequence));
+            return Err(Fault::other_message(sequence, "which a sink says has landed"));
         }
         floor = sequence;
         remove(conn, to, found.floor, floor)?;
@@ -309,11 +333,11 @@ fn replay(conn: &Connection, sequence: i64, now: Timestamp) -> Result<(), Fault>
 /// for all that is known, for the first time. How far it has come then, and how much waits.
 pub(super) fn rebase(
     conn: &Connection,
+    found: Mark,
     seen: Mark,
     by: &str,
     now: Timestamp,
 ) -> Result<Done<(Mark, u64)>, Fault> {
-    let found = mark(conn)?;
     let fresh = found.acknowledged(seen);
     let (epoch, sequence) = (signed(fresh.epoch)?, signed(fresh.token.0)?);
     conn.prepare_cached(include_str!("sql/raise_epoch.sql"))?.execute([epoch])?;

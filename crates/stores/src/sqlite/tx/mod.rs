@@ -141,7 +141,8 @@ pub enum Fate {
 /// the database; a store with others has [a method](SqliteStore::begin) for it.
 ///
 /// Refused, with nothing written: a connection with no transaction, one that does not hold the write lock
-/// yet (BEGIN instead of BEGIN IMMEDIATE), and one that does not sync its commits.
+/// yet (BEGIN instead of BEGIN IMMEDIATE), and one that does not sync its commits. Not noticed: a file that was moved,
+/// deleted or replaced since the connection was opened. The method of a store notices it.
 pub fn begin(transaction: &Connection, call: &Call) -> Result<Begun, Error> {
     let witness = witness_beside(transaction)?;
     begin_with(transaction, call, Arc::new(SystemClock), None, |store| is_sound(store, witness))
@@ -168,6 +169,12 @@ impl SqliteStore {
     pub fn begin(&self, transaction: &Connection, call: &Call) -> Result<Begun, Error> {
         let seen = self.shared.seen();
         let Shared { options, generations, place, .. } = &*self.shared;
+        // What is written to a file that was moved away or deleted is lost with it.
+        if transaction.path().is_some_and(|path| place.path() == Path::new(path))
+            && !mutant::on("sqlite-tx-in-a-lost-file")
+        {
+            place.check().map_err(|fault| fault.tell(place.path()))?;
+        }
         // A copy has the same identity and another history.
         let is_here = transaction.path().is_some_and(|path| place.is_at(Path::new(path)))
             || mutant::on("sqlite-filter-of-another-file");

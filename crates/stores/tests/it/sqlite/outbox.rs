@@ -110,18 +110,18 @@ impl Open for Writing {
     }
 }
 
-fn message(key: &str, text: &str) -> Message {
+pub(super) fn message(key: &str, text: &str) -> Message {
     Message::new(Topic::parse("orders.paid").unwrap(), text.to_owned()).key(key)
 }
 
-fn write(disk: &Disk, messages: &[Message]) {
+pub(super) fn write(disk: &Disk, messages: &[Message]) {
     let mut conn = disk.meddle();
     let transaction = conn.transaction_with_behavior(TransactionBehavior::Immediate).unwrap();
     outbox::enqueue(&transaction, messages).unwrap();
     transaction.commit().unwrap();
 }
 
-async fn take(outbox: &SqliteOutbox) -> Box<dyn Cursor> {
+pub(super) async fn take(outbox: &SqliteOutbox) -> Box<dyn Cursor> {
     match outbox.take(Lane(0), Nonce::random(), Duration::from_secs(30)).await.unwrap() {
         Taken::Yours(cursor) => cursor,
         Taken::Held { wait, .. } => panic!("held for {wait:?}"),
@@ -129,7 +129,7 @@ async fn take(outbox: &SqliteOutbox) -> Box<dyn Cursor> {
     }
 }
 
-async fn texts(cursor: &mut Box<dyn Cursor>) -> Vec<String> {
+pub(super) async fn texts(cursor: &mut Box<dyn Cursor>) -> Vec<String> {
     let read = cursor.next(100).await.unwrap();
     read.iter().map(|entry| String::from_utf8(entry.message.payload.to_vec()).unwrap()).collect()
 }

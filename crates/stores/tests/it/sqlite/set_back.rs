@@ -1,0 +1,193 @@
+//! A database that is set back to an older state under those who have it open, as `sqlite3 app.db ".restore backup.db"` does.
+
+use semel_core::inbox::{Apply, Arrival, Batch, Inbox};
+use semel_core::outbox::{Outbox, Saved, Settled};
+use semel_stores::sqlite::inbox::Joined;
+use semel_stores::sqlite::outbox::{self, SqliteOutbox};
+use semel_stores::sqlite::tx;
+
+use super::joined::{call, charge, charged, conn, immediate, shop};
+use super::outbox::{message, take, texts, write};
+use super::*;
+
+impl Disk {
+    fn back_up(&self) -> PathBuf {
+        let copy = self.0.path().join("backup.db");
+        self.meddle().execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
+        copy
+    }
+
+    /// Gives the tables whose names begin so the contents they have in the copy.
+    fn set_back(&self, copy: &Path, prefix: &str) {
+        let conn = self.meddle();
+        conn.busy_timeout(Duration::from_secs(30)).unwrap();
+        conn.execute("ATTACH ?1 AS copy", [copy.to_str().unwrap()]).unwrap();
+        let tables = "SELECT name FROM sqlite_schema WHERE type = 'table' AND name LIKE ?1 || '%'";
+        let mut tables = conn.prepare(tables).unwrap();
+        let tables = tables.query_map([prefix], |row| row.get::<_, String>(0)).unwrap();
+        let mut sql = String::from("BEGIN IMMEDIATE;");
+        for table in tables.map(|name| name.unwrap()).chain(["sqlite_sequence".to_owned()]) {
+            sql += &format!("DELETE FROM main.{table}; INSERT INTO main.{table} SELECT * FROM copy.{table};");
+        }
+        conn.execute_batch(&(sql + "COMMIT")).unwrap();
+    }
+}
+
+const OUTBOX: &str = "semel_outbox";
+
+/// What the relay's next save is told; after the rebase it has lost its lane.
+async fn refused_until_rebased(
+    outbox: &SqliteOutbox,
+    cursor: &mut Box<dyn semel_core::outbox::Cursor>,
+    settled: &[Settled],
+) -> String {
+    let text = refused(cursor.save(settled).await, Kind::WentBack);
+    assert!(text.contains("older state") && text.contains("Rebase"), "{text}");
+    outbox.rebase("ops").await.unwrap();
+    assert_eq!(cursor.save(settled).await.unwrap(), Saved::Fenced);
+    text
+}
+
+// G-40, G-44
+#[tokio::test]
+async fn a_message_that_got_the_number_of_a_lost_one_is_not_settled_in_its_place() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1"), message("a", "2")]);
+    let mut cursor = take(&outbox).await;
+    cursor.next(1).await.unwrap();
+    cursor.save(&[Settled::Sent]).await.unwrap();
+    let copy = disk.back_up();
+    write(&disk, &[message("a", "3")]);
+    assert_eq!(texts(&mut cursor).await, ["2", "3"]);
+    disk.set_back(&copy, OUTBOX);
+    write(&disk, &[message("a", "another")]);
+    let text = refused_until_rebased(&outbox, &mut cursor, &[Settled::Sent, Settled::Sent]).await;
+    assert!(text.contains("message 3, which this relay has read"), "{text}");
+    assert_eq!(texts(&mut take(&outbox).await).await, ["2", "another"], "a copy, and no loss");
+}
+
+// G-40, G-44
+#[tokio::test]
+async fn what_waits_again_below_what_was_read_is_not_passed_by() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1"), message("a", "2")]);
+    let mut cursor = take(&outbox).await;
+    let copy = disk.back_up();
+    cursor.next(1).await.unwrap();
+    cursor.save(&[Settled::Dead { reason: "never".into() }]).await.unwrap();
+    disk.set_back(&copy, OUTBOX);
+    cursor.next(1).await.unwrap();
+    let text = refused_until_rebased(&outbox, &mut cursor, &[Settled::Behind]).await;
+    assert!(text.contains("this relay made 1 saves"), "{text}");
+    assert_eq!(texts(&mut take(&outbox).await).await, ["1", "2"]);
+}
+
+// G-40, G-44
+#[tokio::test]
+async fn an_outbox_that_took_a_step_back_is_not_read_on() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let mut cursor = take(&outbox).await;
+    let copy = disk.back_up();
+    write(&disk, &[message("a", "1"), message("a", "2")]);
+    assert_eq!(texts(&mut cursor).await, ["1", "2"]);
+    disk.set_back(&copy, OUTBOX);
+    write(&disk, &[message("a", "another")]);
+    let text = refused(cursor.next(100).await, Kind::WentBack);
+    assert!(text.contains("message 1, and was seen at epoch 1, message 2"), "{text}");
+    refused_until_rebased(&outbox, &mut cursor, &[]).await;
+    assert_eq!(texts(&mut take(&outbox).await).await, ["another"]);
+}
+
+// G-13, G-44
+#[tokio::test]
+async fn a_relay_settles_nothing_in_another_store_in_the_same_file() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1")]);
+    let mut cursor = take(&outbox).await;
+    assert_eq!(texts(&mut cursor).await, ["1"]);
+    disk.meddle().execute("UPDATE semel_meta SET store_id = zeroblob(16)", []).unwrap();
+    let text = refused(cursor.save(&[Settled::Sent]).await, Kind::Unreachable);
+    assert!(text.contains("another store"), "{text}");
+    refused(cursor.next(100).await, Kind::Unreachable);
+}
+
+// G-44
+#[tokio::test]
+async fn a_relay_beside_another_that_is_at_work_does_not_take_it_for_a_restore() {
+    let disk = Disk::new();
+    let busy = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1")]);
+    drop(take(&busy).await);
+    // Whoever reads a pipe waits for what is written to it.
+    let pipe = disk.0.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let options = outbox::Options { witness: Some(pipe.clone()), ..outbox::Options::default() };
+    let late = SqliteOutbox::open_with(disk.path(), options).unwrap();
+    let witness = disk.0.path().join("semel.db-semel-outbox-witness");
+    let write_pipe = std::thread::spawn(move || {
+        let mut pipe = std::fs::File::options().write(true).open(pipe).unwrap();
+        // It has begun to look, and meanwhile the other goes on.
+        write(&disk, &[message("a", "2")]);
+        let seen = std::fs::read_to_string(witness).unwrap().replace("token 1\n", "token 2\n");
+        std::io::Write::write_all(&mut pipe, seen.as_bytes()).unwrap();
+        disk
+    });
+    assert_eq!(late.overview().await.unwrap().stopped, None);
+    write_pipe.join().unwrap();
+}
+
+fn batch() -> Batch {
+    Batch { group: "mailer".into(), ..Batch::default() }
+}
+
+// G-13, G-45
+#[tokio::test]
+async fn the_ledger_of_a_store_that_went_back_applies_nothing_until_acknowledged() {
+    let disk = Disk::new();
+    let store = disk.open();
+    let copy = disk.back_up();
+    claim(&store, "lost").await;
+    let inbox = Arc::new(store.inbox());
+    let handler = |_: &rusqlite::Transaction<'_>, _: &Arrival| Ok(());
+    let joined = Joined::new(inbox.clone(), handler);
+    joined.apply(&batch()).await.unwrap();
+    disk.set_back(&copy, "semel_");
+    let text = refused(joined.apply(&batch()).await, Kind::WentBack);
+    assert!(text.contains("acknowledge"), "{text}");
+    refused(inbox.intend(&batch()).await, Kind::WentBack);
+    refused(inbox.assign("mailer", "orders", 0).await, Kind::WentBack);
+    assert!(inbox.overview().await.unwrap().is_empty(), "people may look");
+    store.acknowledge_restore("ops").await.unwrap();
+    joined.apply(&batch()).await.unwrap();
+    disk.meddle().execute("UPDATE semel_meta SET store_id = zeroblob(16)", []).unwrap();
+    refused(joined.apply(&batch()).await, Kind::Unreachable);
+    refused(inbox.intend(&batch()).await, Kind::Unreachable);
+}
+
+// G-13, G-30
+#[tokio::test]
+async fn a_transaction_on_a_file_that_was_moved_or_replaced_is_refused() {
+    let (disk, store, prints) = shop().await;
+    let call = call("moved-0000000001", prints.of_bytes(b"20 euros"));
+    let mut conn = conn(&disk);
+    let moved = disk.0.path().join("moved.db");
+    for put in [None, Some(disk.back_up())] {
+        let transaction = immediate(&mut conn);
+        std::fs::rename(disk.path(), &moved).unwrap();
+        if let Some(copy) = &put {
+            std::fs::copy(copy, disk.path()).unwrap();
+        }
+        let text = refused(store.begin(&transaction, &call), Kind::Unreachable);
+        assert!(text.contains("moved, deleted or replaced"), "{text}");
+        std::fs::rename(&moved, disk.path()).unwrap();
+    }
+    let transaction = immediate(&mut conn);
+    assert!(matches!(store.begin(&transaction, &call).unwrap(), tx::Begun::Run(_)), "it was put back");
+    charge(&transaction);
+    drop(transaction);
+    assert_eq!(charged(&disk), 0);
+}
