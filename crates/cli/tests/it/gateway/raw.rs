@@ -167,6 +167,6 @@ async fn a_key_on_a_get_and_semels_own_headers_mean_nothing() {
     let echo = format!("POST /echo HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n{forged}\r\n");
     let heard = scene.say(echo.as_bytes()).await;
     assert!(heard.starts_with("HTTP/1.1 200 ") && heard.contains("host: a"), "{heard}");
-    assert!(!heard.contains("semel-") && !heard.contains("999"), "{heard}");
+    assert!(!heard.contains("semel-") && !heard.contains(": 999"), "{heard}");
     scene.is_unharmed().await;
 }
