@@ -85,7 +85,7 @@ macro_rules! crashes {
                             );
                         }
                     }
-                    database.run("TRUNCATE semel_operation").await;
+                    database.run("DELETE FROM semel_operation").await;
                 }
             });
         }
@@ -118,7 +118,7 @@ macro_rules! crashes {
                         store.get(claim.operation.id()).await.unwrap().unwrap().history.events().len(),
                         0
                     );
-                    database.run("TRUNCATE semel_operation").await;
+                    database.run("DELETE FROM semel_operation").await;
                 }
             });
         }
@@ -144,7 +144,7 @@ macro_rules! crashes {
                     );
                     let again = granted(store.claim(&request("release")).await.unwrap());
                     assert_eq!(again.attempt, 2);
-                    database.run("TRUNCATE semel_operation").await;
+                    database.run("DELETE FROM semel_operation").await;
                 }
             });
         }
