@@ -9,6 +9,7 @@
 //! what a producer aborted is not seen.
 
 mod ahead;
+mod assigned;
 mod reader;
 mod reading;
 mod transform;
@@ -33,7 +34,8 @@ pub use transform::{Outcome, Output, Transform, transform};
 
 use crate::consumer::{Delivery, Receipt, Source};
 use ahead::Ahead;
-use reader::{Assigned, Command};
+use assigned::Assigned;
+use reader::Command;
 
 /// How long one answer of a broker is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(10);

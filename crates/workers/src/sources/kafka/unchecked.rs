@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use semel_core::mutant;
 
-use super::reader::Taken;
+use super::assigned::Taken;
 
 /// How long a partition must be too short before that is believed: a broker that has just begun to lead it may not
 /// know of the last messages yet.
