@@ -430,7 +430,7 @@ fn a_reader_that_is_overtaken_by_deletion_hears_of_it() {
 }
 
 #[test]
-fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_applies_nothing_out_of_place() {
+fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_names_the_first_offset_that_is_there() {
     // G-47
     crate::world::on_sqlite(async |world| {
         let Some(topic) = Topic::new(1).await else { return };
@@ -443,10 +443,24 @@ fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_applies_nothing_out_of_p
         for n in 0..2 {
             topic.publish(&format!("new{n}"), "k", "x").await;
         }
+        // Retention has been at it, too.
+        topic.delete_before(1).await;
         let ended = tokio::time::timeout(Duration::from_secs(180), consumer.task).await;
         let error = ended.expect("it ends by itself").unwrap().unwrap_err();
         assert_eq!(error.kind(), semel::error::Kind::WentBack, "{error}");
+        assert!(error.to_string().contains("(its first is 1: everything there is)"), "{error}");
         assert_eq!(world.effects().await.len(), 5);
+
+        let rewind = async |to| world.inbox.rewind(&topic.name, &topic.name, Some(0), to).await.unwrap();
+        assert_eq!(rewind(0).await, 1);
+        let ended = tokio::time::timeout(Duration::from_secs(60), topic.start(&world).await.task).await;
+        let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+        assert_eq!(error.kind(), semel::error::Kind::Damaged, "before the first nothing is read: {error}");
+        assert_eq!(rewind(1).await, 1);
+        let consumer = topic.start(&world).await;
+        until("what is there is applied", async || world.effects().await.len() == 6).await;
+        consumer.stop().await;
+        assert_eq!(world.effects().await[5..], ["new1"]);
     });
 }
 

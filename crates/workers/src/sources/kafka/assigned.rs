@@ -118,15 +118,20 @@ impl Assigned {
 
     /// Why a partition is not read beyond its end. Kafka would begin at its beginning, the database would refuse what is
     /// read there, and once there were as many messages as before, the rest of them would be passed over.
-    pub(super) fn ends_early(&self, (topic, partition, _): &Taken, next: i64, end: i64) -> Error {
+    pub(super) fn ends_early(
+        &self,
+        (topic, partition, _): &Taken,
+        next: i64,
+        (first, end): (i64, i64),
+    ) -> Error {
         let group = &self.group;
         let text = format!(
             "the group {group} has applied partition {partition} of the Kafka topic {topic} up to offset {next}, and it ends at \
              {end}: the topic was deleted and made anew, or has lost its end, or this is another cluster. Reading on would pass \
              over messages, so nothing is read. Check first that this is the right cluster. Then `semel inbox rewind --group \
-             {group} --topic {topic} --partition {partition} --to OFFSET` says where the group reads on (0: everything there is). \
-             Whatever it reads then that its ledger has forgotten, or never knew, is applied. Start every consumer of the group \
-             again after it"
+             {group} --topic {topic} --partition {partition} --to OFFSET` says where the group reads on (its first is {first}: \
+             everything there is). Whatever it reads then that its ledger has forgotten, or never knew, is applied. Start every \
+             consumer of the group again after it"
         );
         Error::new(Kind::WentBack, text)
     }

@@ -384,8 +384,8 @@ impl Thread {
         match seen {
             Seen::Is(offset) => self.begin(unchecked, offset),
             Seen::Nothing => self.assigned.unchecked().later(unchecked),
-            Seen::Short { next, end } => {
-                self.assigned.refuse(self.assigned.ends_early(&unchecked.taken, next, end));
+            Seen::Short { next, first, end } => {
+                self.assigned.refuse(self.assigned.ends_early(&unchecked.taken, next, (first, end)));
             }
             Seen::Gone { next, first } => {
                 self.assigned.refuse(self.assigned.begins_late(&unchecked.taken, next, first));
