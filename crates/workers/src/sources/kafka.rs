@@ -125,7 +125,8 @@ impl Kafka {
     }
 
     async fn read(&mut self, limit: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
-        let read = self.ahead.read(limit, wait).await?;
+        let assigned = &self.assigned;
+        let read = self.ahead.read(limit, wait, |place| assigned.is_ours(place)).await?;
         // What was read under an assignment that ended is somebody else's, or comes again.
         let current = |delivery: &Delivery| self.assigned.is_current(delivery.position.as_ref());
         Ok(read.into_iter().filter(current).collect())

@@ -108,8 +108,9 @@ impl Assigned {
         Ok(())
     }
 
-    /// Where a new group begins is written down at once: what lies behind it must be read, also if this reader ends
-    /// before it has applied anything, and if it is gone by then, somebody must hear of it.
+    /// Says in the database that a partition of which nothing is read yet goes on here. Where a new group begins is written down
+    /// at once: what lies behind it must be read, also if this reader ends before it has applied anything, and if it is gone by
+    /// then, somebody must hear of it.
     pub(super) fn write_down(&self, (topic, partition, generation): &Taken, at: i64) -> Result<Kept, Error> {
         let (topic, partition, generation) = (topic.clone(), *partition, *generation);
         let begin = inbox::Offset { topic, partition, generation, first: at, next: at };

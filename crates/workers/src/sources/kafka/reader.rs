@@ -14,6 +14,7 @@ use rdkafka::{Offset, TopicPartitionList};
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{self, Incoming, Kept};
 use semel_core::message::Header;
+use semel_core::mutant;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
@@ -122,6 +123,7 @@ pub(super) async fn start(
                 look_at: Instant::now(),
                 pass_at: Instant::now(),
                 quiet: Vec::new(),
+                gone: Vec::new(),
                 receipts: 0,
             }
             .run();
@@ -168,6 +170,8 @@ struct Thread {
     pass_at: Instant,
     /// To be looked at, though they are read.
     quiet: Vec<(String, i32)>,
+    /// Seen by the last looks.
+    gone: Vec<Given>,
     receipts: u64,
 }
 
@@ -179,6 +183,7 @@ impl Thread {
             self.obey();
             held.extend(self.pass().into_iter().map(|passed| Ok(Given::Passed(passed))));
             self.look();
+            held.extend(self.gone.drain(..).map(Ok));
             held.extend(self.assigned.refusal().map(Err));
             if let Some(given) = held.pop_front() {
                 if let Err(TrySendError::Full(given)) = self.deliveries.try_send(given) {
@@ -258,7 +263,7 @@ impl Thread {
 
     /// Looks at one partition that is read, or should be. The client says it only once if it stops, and pausing can drop
     /// that with what it had read ahead. One that was overtaken by deletion is told behind all that was read before
-    /// it, for that can still be applied.
+    /// it, for that can still be applied. Then the database says whether it is still ours.
     fn look_at_quiet(&mut self) -> bool {
         let Some((topic, partition)) = self.quiet.pop() else { return false };
         let ends = self.consumer.fetch_watermarks(&topic, partition, LOOK_MAX).ok();
@@ -274,7 +279,10 @@ impl Thread {
         match found {
             Found::There => {}
             Found::Gone { next, first } => {
-                self.assigned.refuse(self.assigned.begins_late(&taken, next, first))
+                let error = self.assigned.begins_late(&taken, next, first);
+                let (topic, partition, generation) = taken;
+                let place = inbox::Offset { topic, partition, generation, first: next, next };
+                self.gone.push(Given::Gone(place, error));
             }
             Found::Doubtful => {
                 if let Err(error) = self.take_again(&taken) {
@@ -365,13 +373,20 @@ impl Thread {
             }
         };
         let seen = match unchecked.from {
-            From::Next(next) => ends().map_or(Seen::Nothing, |ends| unchecked.compare(next, ends)),
+            From::Next(next) => match ends().map_or(Seen::Nothing, |ends| unchecked.compare(next, ends)) {
+                refused @ (Seen::Short { .. } | Seen::Gone { .. })
+                    if !mutant::on("kafka-source-lost-place-refused") =>
+                {
+                    self.if_ours(&mut unchecked, next, refused)
+                }
+                seen => seen,
+            },
             From::Beginning => match ends() {
-                Some((first, _)) => self.begin_at(&mut unchecked, first),
+                Some((first, _)) => self.if_ours(&mut unchecked, first, Seen::Is(first)),
                 None => Seen::Nothing,
             },
             From::End => match ends() {
-                Some((_, end)) => self.begin_at(&mut unchecked, end),
+                Some((_, end)) => self.if_ours(&mut unchecked, end, Seen::Is(end)),
                 None => Seen::Nothing,
             },
             From::Lost => {
@@ -394,15 +409,17 @@ impl Thread {
         true
     }
 
-    fn begin_at(&self, unchecked: &mut Unchecked, at: i64) -> Seen {
+    /// What was seen, if the database keeps that the group goes on at `at`. Else the partition is not ours any more, and whoever
+    /// took it since may have applied what is gone, or been told to begin elsewhere.
+    fn if_ours(&self, unchecked: &mut Unchecked, at: i64, seen: Seen) -> Seen {
         match self.assigned.write_down(&unchecked.taken, at) {
-            Ok(Kept::Kept) => return Seen::Is(at),
+            Ok(Kept::Kept) => return seen,
             Ok(Kept::Fenced) => {
                 // Somebody else took it in the same moment; by the next look Kafka may have said so.
                 unchecked.from = From::Lost;
             }
             Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "the database does not write down where a reader begins");
+                tracing::warn!(%error, "the database does not write down where a reader goes on");
             }
             Err(error) => self.assigned.refuse(error),
         }
