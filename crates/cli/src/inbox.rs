@@ -45,6 +45,9 @@ enum Verb {
     /// ledger's rows, those before a group that began at the end, those of another cluster. Check first that the
     /// consumer points at the right cluster. What lies before the offset and was not applied is never read.
     ///
+    /// A partition that begins behind the offset is refused by whoever reads it: something seems to be lost. Retention moves
+    /// each partition's beginning on its own; rewind those of such a topic one by one, each to where it begins or later.
+    ///
     /// Start consumers that run again afterwards: on a quiet partition they do not notice by themselves.
     Rewind(Rewind),
 }
@@ -97,7 +100,7 @@ struct Rewind {
     /// Only this partition
     #[arg(long)]
     partition: Option<i32>,
-    /// The next offset to read; 0 for everything there is
+    /// The next offset to read, not before the first that is still there
     #[arg(long, value_name = "OFFSET", value_parser = clap::value_parser!(i64).range(0..))]
     to: i64,
 }

@@ -347,7 +347,7 @@ pub trait Inbox: Send + Sync + 'static {
     ///
     /// What the ledger knows is a duplicate if it is read again. What it has forgotten (rows are swept, topics may keep
     /// messages longer), or never knew (a group that began at the end, another cluster), is applied. What lies before `to` and
-    /// was not applied is never read.
+    /// was not applied is never read. Whether `to` is still there is not known here: a reader refuses what was deleted.
     fn rewind<'a>(
         &'a self,
         group: &'a str,

@@ -225,4 +225,6 @@ fn a_known_id_and_a_topic_nobody_reads_are_refused_in_a_sentence() {
     );
     let next = runtime.block_on(ledger.assign("shop", "orders", 0)).expect("it is given").next;
     assert_eq!(next, Some(3));
+    let help = inbox(&store, &["rewind", "--help"]);
+    assert!(help.contains("not before the first that is still there") && !help.contains("0 for"), "{help}");
 }

@@ -12,7 +12,7 @@ use rdkafka::producer::{BaseProducer, FutureProducer, FutureRecord, Producer as 
 use rdkafka::{ClientConfig, TopicPartitionList};
 use semel::Nonce;
 use semel::consumer::{Consumer, Options, Source as _, Tally};
-use semel::inbox::{Horizon, Offset};
+use semel::inbox::{Horizon, Kept, Offset};
 use semel::runtime::Tokio;
 use semel::sources::kafka::rdkafka;
 use semel::sources::kafka::{self, Kafka, Outcome, Output, Transform, transform};
@@ -101,6 +101,30 @@ impl Topic {
         let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(id) });
         let record = FutureRecord::to(&self.name).key(key).payload(payload).headers(headers);
         self.producer.send(record, Duration::from_secs(60)).await.unwrap();
+    }
+
+    /// More than a reader reads ahead that reads little.
+    async fn flood(&self) {
+        let sent: Vec<_> = (0..6000)
+            .map(|n| {
+                let id = n.to_string();
+                let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(&id) });
+                let payload = "x".repeat(1000);
+                let record = FutureRecord::to(&self.name).key("k").payload(&payload).headers(headers);
+                self.producer.send_result(record).map_err(|(error, _)| error).unwrap()
+            })
+            .collect();
+        for landed in sent {
+            landed.await.unwrap().unwrap();
+        }
+    }
+
+    /// It reads ahead as little as it can, and nobody takes what it has read.
+    async fn read_little(&self, world: &World) -> Kafka {
+        let mut from = kafka::Options::new(&self.brokers, vec![self.name.clone()], &self.name);
+        let little = [("queued.min.messages", "1"), ("fetch.message.max.bytes", "1000")];
+        from.also.extend(little.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        Kafka::open(world.inbox.clone(), from).await.unwrap()
     }
 
     async fn start(&self, world: &World) -> Running {
@@ -395,29 +419,15 @@ fn a_reader_that_is_overtaken_by_deletion_hears_of_it() {
     // G-44, G-47
     crate::world::on_sqlite(async |world| {
         let Some(topic) = Topic::new(1).await else { return };
-        let producer = &topic.producer;
-        let sent: Vec<_> = (0..6000)
-            .map(|n| {
-                let id = n.to_string();
-                let headers = OwnedHeaders::new().insert(Header { key: "semel-id", value: Some(&id) });
-                let payload = "x".repeat(1000);
-                let record = FutureRecord::to(&topic.name).key("k").payload(&payload).headers(headers);
-                producer.send_result(record).map_err(|(error, _)| error).unwrap()
-            })
-            .collect();
-        for landed in sent {
-            landed.await.unwrap().unwrap();
-        }
-        let mut from = kafka::Options::new(&topic.brokers, vec![topic.name.clone()], &topic.name);
-        // It reads ahead as little as it can, and nobody takes what it has read.
-        let little = [("queued.min.messages", "1"), ("fetch.message.max.bytes", "1000")];
-        from.also.extend(little.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let mut source = Kafka::open(world.inbox.clone(), from).await.unwrap();
+        topic.flood().await;
+        let mut source = topic.read_little(&world).await;
         let mut read = source.next(1, Duration::from_secs(60)).await.unwrap().len();
         topic.delete_before(5990).await;
         let error = loop {
             match source.next(100, Duration::from_secs(60)).await {
-                Ok(more) if more.is_empty() => panic!("it read {read}, and says nothing"),
+                Ok(more) if more.is_empty() && source.passed().is_empty() => {
+                    panic!("it read {read}, and says nothing")
+                }
                 Ok(more) => read += more.len(),
                 Err(error) => break error,
             }
@@ -430,7 +440,71 @@ fn a_reader_that_is_overtaken_by_deletion_hears_of_it() {
 }
 
 #[test]
-fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_applies_nothing_out_of_place() {
+fn what_somebody_else_applied_before_it_was_deleted_is_no_error_of_who_had_the_partition_before() {
+    // G-44, G-47
+    crate::world::on_sqlite(async |world| {
+        let Some(topic) = Topic::new(1).await else { return };
+        topic.flood().await;
+        let mut source = topic.read_little(&world).await;
+        let read = source.next(1, Duration::from_secs(60)).await.unwrap();
+        assert_eq!(read.len(), 1, "it has begun");
+        // Kafka has not told it.
+        let generation = world.inbox.assign(&topic.name, &topic.name, 0).await.unwrap().generation;
+        let applied = Offset { topic: topic.name.clone(), partition: 0, generation, first: 0, next: 5990 };
+        assert_eq!(world.inbox.set_aside(&topic.name, &[], &[applied]).await.unwrap(), Kept::Kept);
+        topic.delete_before(5990).await;
+        let (mut fenced, mut places) = (0, Vec::new());
+        while places.last().is_none_or(|last| last != "0:5999") {
+            let passed = source.passed();
+            if !passed.is_empty() {
+                let kept = world.inbox.set_aside(&topic.name, &[], &passed).await.unwrap();
+                assert_eq!(kept, Kept::Fenced, "it is somebody else's");
+                source.fenced(&passed).await.unwrap();
+                fenced += 1;
+            }
+            let read = source.next(100, Duration::from_secs(60)).await.unwrap();
+            assert!(!read.is_empty() || !source.passed().is_empty() || fenced > 0, "it says nothing");
+            places.extend(read.into_iter().map(|delivery| delivery.message.place));
+        }
+        assert_eq!(fenced, 1);
+        let expected: Vec<String> = (5990..6000).map(|offset| format!("0:{offset}")).collect();
+        let (before, after) = places.split_at(places.len() - expected.len());
+        assert_eq!(after, expected, "Kafka says it is its own again, and the database where it goes on");
+        assert!(before.iter().all(|place| place != "0:5989"), "it was overtaken");
+    });
+}
+
+#[test]
+fn a_group_that_is_rewound_while_a_consumer_still_looks_is_not_refused_for_where_it_was() {
+    // G-47
+    crate::world::on_sqlite(async |world| {
+        let Some(topic) = Topic::new(1).await else { return };
+        for n in 0..5 {
+            topic.publish(&format!("old{n}"), "k", "x").await;
+        }
+        let consumer = topic.start(&world).await;
+        until("all are applied", async || world.effects().await.len() == 5).await;
+        consumer.stop().await;
+        topic.make_anew().await;
+        for n in 0..2 {
+            topic.publish(&format!("new{n}"), "k", "x").await;
+        }
+        let consumer = topic.start(&world).await;
+        let taken = "SELECT CAST(generation AS TEXT) FROM semel_inbox_offset";
+        until("it is taken", async || world.texts(taken).await == ["2"]).await;
+        assert_eq!(world.inbox.rewind(&topic.name, &topic.name, None, 0).await.unwrap(), 1);
+        until("what is there is applied", async || {
+            assert!(!consumer.task.is_finished(), "it has ended");
+            world.effects().await.len() == 7
+        })
+        .await;
+        consumer.stop().await;
+        assert_eq!(world.effects().await[5..], ["new0", "new1"]);
+    });
+}
+
+#[test]
+fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_names_the_first_offset_that_is_there() {
     // G-47
     crate::world::on_sqlite(async |world| {
         let Some(topic) = Topic::new(1).await else { return };
@@ -443,10 +517,24 @@ fn a_topic_that_is_made_anew_under_a_reader_ends_it_and_applies_nothing_out_of_p
         for n in 0..2 {
             topic.publish(&format!("new{n}"), "k", "x").await;
         }
+        // Retention has been at it, too.
+        topic.delete_before(1).await;
         let ended = tokio::time::timeout(Duration::from_secs(180), consumer.task).await;
         let error = ended.expect("it ends by itself").unwrap().unwrap_err();
         assert_eq!(error.kind(), semel::error::Kind::WentBack, "{error}");
+        assert!(error.to_string().contains("(its first is 1: everything there is)"), "{error}");
         assert_eq!(world.effects().await.len(), 5);
+
+        let rewind = async |to| world.inbox.rewind(&topic.name, &topic.name, Some(0), to).await.unwrap();
+        assert_eq!(rewind(0).await, 1);
+        let ended = tokio::time::timeout(Duration::from_secs(60), topic.start(&world).await.task).await;
+        let error = ended.expect("it ends by itself").unwrap().unwrap_err();
+        assert_eq!(error.kind(), semel::error::Kind::Damaged, "before the first nothing is read: {error}");
+        assert_eq!(rewind(1).await, 1);
+        let consumer = topic.start(&world).await;
+        until("what is there is applied", async || world.effects().await.len() == 6).await;
+        consumer.stop().await;
+        assert_eq!(world.effects().await[5..], ["new1"]);
     });
 }
 

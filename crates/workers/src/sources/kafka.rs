@@ -9,6 +9,7 @@
 //! what a producer aborted is not seen.
 
 mod ahead;
+mod assigned;
 mod reader;
 mod reading;
 mod transform;
@@ -33,7 +34,8 @@ pub use transform::{Outcome, Output, Transform, transform};
 
 use crate::consumer::{Delivery, Receipt, Source};
 use ahead::Ahead;
-use reader::{Assigned, Command};
+use assigned::Assigned;
+use reader::Command;
 
 /// How long one answer of a broker is waited for.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -123,7 +125,8 @@ impl Kafka {
     }
 
     async fn read(&mut self, limit: usize, wait: Duration) -> Result<Vec<Delivery>, Error> {
-        let read = self.ahead.read(limit, wait).await?;
+        let assigned = &self.assigned;
+        let read = self.ahead.read(limit, wait, |place| assigned.is_ours(place)).await?;
         // What was read under an assignment that ended is somebody else's, or comes again.
         let current = |delivery: &Delivery| self.assigned.is_current(delivery.position.as_ref());
         Ok(read.into_iter().filter(current).collect())

@@ -1,8 +1,8 @@
 //! The thread that polls librdkafka, and what it does on a rebalance.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rdkafka::client::ClientContext;
@@ -12,18 +12,18 @@ use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::types::{RDKafkaErrorCode, RDKafkaRespErr};
 use rdkafka::{Offset, TopicPartitionList};
 use semel_core::error::{Error, Kind};
-use semel_core::inbox::{self, Assignment, Inbox, Incoming, Kept};
+use semel_core::inbox::{self, Incoming, Kept};
 use semel_core::message::Header;
-use semel_core::{Backoff, Nonce};
-use tokio::runtime::Handle;
+use semel_core::mutant;
 use tokio::sync::mpsc::Sender;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
 use super::ahead::Given;
+use super::assigned::{Assigned, Taken};
 use super::reading::{Found, Reading};
-use super::unchecked::{From, How, Seen, Unchecked, Waiting};
-use super::{ANSWER_MAX, Options, Start, told};
+use super::unchecked::{From, How, Seen, Unchecked};
+use super::{ANSWER_MAX, Options, told};
 use crate::consumer::{Delivery, Position, Receipt};
 
 /// How long one poll waits; so long a command may wait, too.
@@ -39,10 +39,7 @@ const LOOKS_SHARE: u32 = 4;
 const PASS_EVERY: Duration = Duration::from_secs(1);
 
 /// Where messages go.
-type Deliveries = Sender<Result<Given, Error>>;
-
-/// A partition under one assignment.
-pub(super) type Taken = (String, i32, u64);
+pub(super) type Deliveries = Sender<Result<Given, Error>>;
 
 /// What the source wants of the thread.
 pub(super) enum Command {
@@ -50,135 +47,7 @@ pub(super) enum Command {
     TakeAgain(Taken),
 }
 
-/// The partitions that are ours, and under which generation.
-pub(super) struct Assigned {
-    inbox: Arc<dyn Inbox>,
-    group: String,
-    start: Start,
-    readings: Mutex<HashMap<(String, i32), Reading>>,
-    /// Taken, and not known to be where the database goes on.
-    unchecked: Mutex<Waiting>,
-    /// Why a partition is read by nobody here, until the thread passes it on.
-    refusal: Mutex<Option<Error>>,
-    home: Handle,
-}
-
-impl Assigned {
-    pub(super) fn new(inbox: Arc<dyn Inbox>, options: &Options) -> Self {
-        Self {
-            inbox,
-            group: options.group.clone(),
-            start: options.start,
-            readings: Mutex::default(),
-            unchecked: Mutex::default(),
-            refusal: Mutex::default(),
-            home: Handle::current(),
-        }
-    }
-
-    pub(super) fn is_current(&self, position: Option<&Position>) -> bool {
-        let Some(Position { topic, partition, generation, .. }) = position else { return false };
-        self.generation(topic, *partition) == Some(*generation)
-    }
-
-    pub(super) fn is_ours(&self, offset: &inbox::Offset) -> bool {
-        self.generation(&offset.topic, offset.partition) == Some(offset.generation)
-    }
-
-    /// Forgets an assignment, unless there is a newer one.
-    pub(super) fn forget(&self, (topic, partition, generation): &Taken) {
-        let mut readings = self.lock();
-        let place = (topic.clone(), *partition);
-        if readings.get(&place).is_some_and(|reading| reading.generation == *generation) {
-            readings.remove(&place);
-        }
-    }
-
-    /// Time does not heal it: whoever consumes must hear of it, and end.
-    fn refuse(&self, error: Error) {
-        tracing::error!(%error, "a partition is refused");
-        *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-    }
-
-    fn refusal(&self) -> Option<Error> {
-        self.refusal.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    fn generation(&self, topic: &str, partition: i32) -> Option<u64> {
-        self.lock().get(&(topic.to_owned(), partition)).map(|reading| reading.generation)
-    }
-
-    /// Takes a partition in the database. Nothing of it is delivered until [`Thread::look`] has seen where it is to go on.
-    ///
-    /// Asks until the database answers or nobody listens any more: without its word nothing may be read.
-    fn take(&self, topic: &str, partition: i32, how: How, deliveries: &Deliveries) -> Result<(), Error> {
-        let mut backoff = Backoff::new(Nonce::random());
-        let Assignment { generation, next } = loop {
-            match self.home.block_on(self.inbox.assign(&self.group, topic, partition)) {
-                Ok(assigned) => break assigned,
-                Err(error) if error.is_retryable() && !deliveries.is_closed() => {
-                    tracing::warn!(%error, topic, partition, "the database does not say where to go on");
-                    std::thread::sleep(backoff.next_pause());
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        let from = match (next, self.start) {
-            (Some(next), _) => From::Next(next),
-            (None, Start::Beginning) => From::Beginning,
-            (None, Start::End) => From::End,
-        };
-        self.unchecked().add(Unchecked::new((topic.to_owned(), partition, generation), from, how));
-        Ok(())
-    }
-
-    /// Where a new group begins is written down at once: what lies behind it must be read, also if this reader ends
-    /// before it has applied anything, and if it is gone by then, somebody must hear of it.
-    fn write_down(&self, (topic, partition, generation): &Taken, at: i64) -> Result<Kept, Error> {
-        let (topic, partition, generation) = (topic.clone(), *partition, *generation);
-        let begin = inbox::Offset { topic, partition, generation, first: at, next: at };
-        self.home.block_on(self.inbox.set_aside(&self.group, &[], &[begin]))
-    }
-
-    /// Why a partition is not read beyond its end. Kafka would begin at its beginning, the database would refuse what is
-    /// read there, and once there were as many messages as before, the rest of them would be passed over.
-    fn ends_early(&self, (topic, partition, _): &Taken, next: i64, end: i64) -> Error {
-        let group = &self.group;
-        let text = format!(
-            "the group {group} has applied partition {partition} of the Kafka topic {topic} up to offset {next}, and it ends at \
-             {end}: the topic was deleted and made anew, or has lost its end, or this is another cluster. Reading on would pass \
-             over messages, so nothing is read. Check first that this is the right cluster. Then `semel inbox rewind --group \
-             {group} --topic {topic} --partition {partition} --to OFFSET` says where the group reads on (0: everything there is). \
-             Whatever it reads then that its ledger has forgotten, or never knew, is applied. Start every consumer of the group \
-             again after it"
-        );
-        Error::new(Kind::WentBack, text)
-    }
-
-    /// Why a partition is not read that begins behind the place where the group goes on.
-    fn begins_late(&self, (topic, partition, _): &Taken, next: i64, first: i64) -> Error {
-        let group = &self.group;
-        let text = format!(
-            "the group {group} goes on at offset {next} of partition {partition} of the Kafka topic {topic}, and the first one still \
-             there is {first}: what lay between was deleted before it was applied, because it was kept for too short a time, or by \
-             somebody's hand. Reading on would pass over it silently, so nothing is read. (Where a transaction ended there is an \
-             offset without a message; so it may be that none is missing.) What is missing must be had from elsewhere, if it \
-             matters. Then `semel inbox rewind --group {group} --topic {topic} --partition {partition} --to {first}` says that the \
-             group goes on with what is there. Start every consumer of the group again after it"
-        );
-        Error::new(Kind::Damaged, text)
-    }
-
-    fn unchecked(&self) -> MutexGuard<'_, Waiting> {
-        self.unchecked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<(String, i32), Reading>> {
-        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// librdkafka's view of the same.
+/// librdkafka's view of what is ours.
 struct Context {
     assigned: Arc<Assigned>,
     deliveries: Deliveries,
@@ -254,6 +123,7 @@ pub(super) async fn start(
                 look_at: Instant::now(),
                 pass_at: Instant::now(),
                 quiet: Vec::new(),
+                gone: Vec::new(),
                 receipts: 0,
             }
             .run();
@@ -300,6 +170,8 @@ struct Thread {
     pass_at: Instant,
     /// To be looked at, though they are read.
     quiet: Vec<(String, i32)>,
+    /// Seen by the last looks.
+    gone: Vec<Given>,
     receipts: u64,
 }
 
@@ -311,6 +183,7 @@ impl Thread {
             self.obey();
             held.extend(self.pass().into_iter().map(|passed| Ok(Given::Passed(passed))));
             self.look();
+            held.extend(self.gone.drain(..).map(Ok));
             held.extend(self.assigned.refusal().map(Err));
             if let Some(given) = held.pop_front() {
                 if let Err(TrySendError::Full(given)) = self.deliveries.try_send(given) {
@@ -390,7 +263,7 @@ impl Thread {
 
     /// Looks at one partition that is read, or should be. The client says it only once if it stops, and pausing can drop
     /// that with what it had read ahead. One that was overtaken by deletion is told behind all that was read before
-    /// it, for that can still be applied.
+    /// it, for that can still be applied. Then the database says whether it is still ours.
     fn look_at_quiet(&mut self) -> bool {
         let Some((topic, partition)) = self.quiet.pop() else { return false };
         let ends = self.consumer.fetch_watermarks(&topic, partition, LOOK_MAX).ok();
@@ -406,7 +279,10 @@ impl Thread {
         match found {
             Found::There => {}
             Found::Gone { next, first } => {
-                self.assigned.refuse(self.assigned.begins_late(&taken, next, first))
+                let error = self.assigned.begins_late(&taken, next, first);
+                let (topic, partition, generation) = taken;
+                let place = inbox::Offset { topic, partition, generation, first: next, next };
+                self.gone.push(Given::Gone(place, error));
             }
             Found::Doubtful => {
                 if let Err(error) = self.take_again(&taken) {
@@ -497,13 +373,20 @@ impl Thread {
             }
         };
         let seen = match unchecked.from {
-            From::Next(next) => ends().map_or(Seen::Nothing, |ends| unchecked.compare(next, ends)),
+            From::Next(next) => match ends().map_or(Seen::Nothing, |ends| unchecked.compare(next, ends)) {
+                refused @ (Seen::Short { .. } | Seen::Gone { .. })
+                    if !mutant::on("kafka-source-lost-place-refused") =>
+                {
+                    self.if_ours(&mut unchecked, next, refused)
+                }
+                seen => seen,
+            },
             From::Beginning => match ends() {
-                Some((first, _)) => self.begin_at(&mut unchecked, first),
+                Some((first, _)) => self.if_ours(&mut unchecked, first, Seen::Is(first)),
                 None => Seen::Nothing,
             },
             From::End => match ends() {
-                Some((_, end)) => self.begin_at(&mut unchecked, end),
+                Some((_, end)) => self.if_ours(&mut unchecked, end, Seen::Is(end)),
                 None => Seen::Nothing,
             },
             From::Lost => {
@@ -516,8 +399,8 @@ impl Thread {
         match seen {
             Seen::Is(offset) => self.begin(unchecked, offset),
             Seen::Nothing => self.assigned.unchecked().later(unchecked),
-            Seen::Short { next, end } => {
-                self.assigned.refuse(self.assigned.ends_early(&unchecked.taken, next, end));
+            Seen::Short { next, first, end } => {
+                self.assigned.refuse(self.assigned.ends_early(&unchecked.taken, next, (first, end)));
             }
             Seen::Gone { next, first } => {
                 self.assigned.refuse(self.assigned.begins_late(&unchecked.taken, next, first));
@@ -526,15 +409,17 @@ impl Thread {
         true
     }
 
-    fn begin_at(&self, unchecked: &mut Unchecked, at: i64) -> Seen {
+    /// What was seen, if the database keeps that the group goes on at `at`. Else the partition is not ours any more, and whoever
+    /// took it since may have applied what is gone, or been told to begin elsewhere.
+    fn if_ours(&self, unchecked: &mut Unchecked, at: i64, seen: Seen) -> Seen {
         match self.assigned.write_down(&unchecked.taken, at) {
-            Ok(Kept::Kept) => return Seen::Is(at),
+            Ok(Kept::Kept) => return seen,
             Ok(Kept::Fenced) => {
                 // Somebody else took it in the same moment; by the next look Kafka may have said so.
                 unchecked.from = From::Lost;
             }
             Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "the database does not write down where a reader begins");
+                tracing::warn!(%error, "the database does not write down where a reader goes on");
             }
             Err(error) => self.assigned.refuse(error),
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use semel_core::mutant;
 
-use super::reader::Taken;
+use super::assigned::Taken;
 
 /// How long a partition must be too short before that is believed: a broker that has just begun to lead it may not
 /// know of the last messages yet.
@@ -47,8 +47,8 @@ pub(super) enum Seen {
     Is(i64),
     /// No answer, or none that can be believed yet.
     Nothing,
-    /// It ends before the place where the database goes on, and stays so.
-    Short { next: i64, end: i64 },
+    /// It ends before the place where the database goes on, and stays so. What is there begins at `first`.
+    Short { next: i64, first: i64, end: i64 },
     /// It begins behind the place where the database goes on: what was between is gone.
     Gone { next: i64, first: i64 },
 }
@@ -76,10 +76,10 @@ impl Unchecked {
         if next < first && !mutant::on("kafka-source-beginning-unchecked") {
             return Seen::Gone { next, first };
         }
-        self.compare_at(next, end, Instant::now())
+        self.compare_at(next, (first, end), Instant::now())
     }
 
-    fn compare_at(&mut self, next: i64, end: i64, now: Instant) -> Seen {
+    fn compare_at(&mut self, next: i64, (first, end): (i64, i64), now: Instant) -> Seen {
         if next <= end || mutant::on("kafka-source-end-unchecked") {
             return Seen::Is(next);
         }
@@ -95,8 +95,10 @@ impl Unchecked {
             );
         }
         self.short = Some((since, looks));
+        // A rewind to before it would be refused.
+        let first = if mutant::on("kafka-source-short-from-zero") { 0 } else { first };
         match looks >= SHORT_LOOKS && now.duration_since(since) >= SHORT_FOR {
-            true => Seen::Short { next, end },
+            true => Seen::Short { next, first, end },
             false => Seen::Nothing,
         }
     }
@@ -147,13 +149,18 @@ mod tests {
         let mut one = Unchecked::new(("t".into(), 0, 1), From::Next(5), How::Assign);
         let began = Instant::now();
         for seconds in [0, 5, 10, 15, 20, 25] {
-            assert_eq!(one.compare_at(5, 2, began + Duration::from_secs(seconds)), Seen::Nothing);
+            assert_eq!(one.compare_at(5, (0, 2), began + Duration::from_secs(seconds)), Seen::Nothing);
         }
-        assert_eq!(one.compare_at(5, 2, began + SHORT_FOR), Seen::Short { next: 5, end: 2 });
-        assert_eq!(one.compare_at(5, 5, began + SHORT_FOR), Seen::Is(5));
+        let (first, end) = (1, 2);
+        assert_eq!(
+            one.compare_at(5, (first, end), began + SHORT_FOR),
+            Seen::Short { next: 5, first, end },
+            "what is there by now, not what was"
+        );
+        assert_eq!(one.compare_at(5, (1, 5), began + SHORT_FOR), Seen::Is(5));
         let mut rare = Unchecked::new(("t".into(), 0, 1), From::Next(5), How::Assign);
-        assert_eq!(rare.compare_at(5, 2, began), Seen::Nothing);
-        assert_eq!(rare.compare_at(5, 2, began + 2 * SHORT_FOR), Seen::Nothing, "two looks are few");
+        assert_eq!(rare.compare_at(5, (0, 2), began), Seen::Nothing);
+        assert_eq!(rare.compare_at(5, (0, 2), began + 2 * SHORT_FOR), Seen::Nothing, "two looks are few");
     }
 
     #[test]
