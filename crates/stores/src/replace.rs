@@ -1,12 +1,12 @@
 //! Replaces a small file as one step.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Puts a text in the place of a file: after a crash it is the old one or the new one. For its owner alone, as what it
-/// belongs to is.
-pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
+/// Puts a text in the place of a file: after a crash it is the old one or the new one. Who may read the old one may read
+/// the new one; the first is for those who may read what it belongs to, or else for its owner alone.
+pub(crate) fn replace(path: &Path, text: &str, belongs_to: Option<&Path>) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A name nobody else writes to, which goes if this fails: processes and handles may share the file.
     let mut fresh = tempfile::Builder::new()
@@ -14,9 +14,28 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<()> {
         .suffix(".new")
         .tempfile_in(folder)?;
     fresh.write_all(text.as_bytes())?;
+    if let Some(model) =
+        [Some(path), belongs_to].into_iter().flatten().find_map(|path| fs::metadata(path).ok())
+    {
+        give_to(fresh.as_file(), &model)?;
+    }
     fresh.as_file().sync_all()?;
     fresh.persist(path)?;
     File::open(folder)?.sync_all()
+}
+
+/// Owner, group and mode, as far as this user may: an operator who is root shall not shut the service out.
+#[cfg(unix)]
+fn give_to(file: &File, model: &fs::Metadata) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let (owner, group) = (Some(model.uid()), Some(model.gid()));
+    let _ = fchown(file, owner, group).or_else(|_| fchown(file, None, group));
+    file.set_permissions(fs::Permissions::from_mode(model.mode() & 0o666))
+}
+
+#[cfg(not(unix))]
+fn give_to(_: &File, _: &fs::Metadata) -> io::Result<()> {
+    Ok(())
 }
 
 #[cfg(test)]
@@ -27,18 +46,36 @@ mod tests {
     fn a_file_is_replaced_and_a_failure_leaves_the_old_one_and_nothing_else() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("witness");
-        replace(&path, "old").unwrap();
-        replace(&path, "new").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-        }
+        replace(&path, "old", None).unwrap();
+        replace(&path, "new", None).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
         let taken = folder.path().join("taken");
-        std::fs::create_dir(&taken).unwrap();
-        replace(&taken, "text").unwrap_err();
-        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        fs::create_dir(&taken).unwrap();
+        replace(&taken, "text", None).unwrap_err();
+        let left = fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 2, "the file and the directory");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn whoever_may_read_the_old_file_may_read_the_new_one() {
+        use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name| folder.path().join(name);
+        let is = |name| {
+            let found = fs::metadata(path(name)).unwrap();
+            (found.mode() & 0o777, found.uid())
+        };
+        replace(&path("alone"), "text", None).unwrap();
+        assert_eq!(is("alone").0, 0o600);
+        fs::write(path("database"), "").unwrap();
+        fs::set_permissions(path("database"), fs::Permissions::from_mode(0o660)).unwrap();
+        // Only root may give files away.
+        let _ = chown(path("database"), Some(1234), None);
+        replace(&path("witness"), "text", Some(&path("database"))).unwrap();
+        assert_eq!(is("witness"), is("database"));
+        fs::set_permissions(path("witness"), fs::Permissions::from_mode(0o644)).unwrap();
+        replace(&path("witness"), "text", Some(&path("database"))).unwrap();
+        assert_eq!(is("witness"), (0o644, is("database").1));
     }
 }

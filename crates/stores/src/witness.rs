@@ -43,7 +43,7 @@ pub(crate) fn write(path: &Path, seen: Seen) -> std::io::Result<()> {
         // The last line: builds that do not know it read no further.
         text += &format!("record {} {token}\n", hex(operation.as_bytes()));
     }
-    replace(path, &text)
+    replace(path, &text, None)
 }
 
 fn parse(text: &str) -> Option<Seen> {

@@ -65,6 +65,12 @@ impl Fault {
         Self { code: ffi::SQLITE_NOTICE, text }
     }
 
+    /// A message waits below one that a relay has read, and it has not read it.
+    pub(super) fn unread_message(sequence: u64) -> Self {
+        let text = format!("message {sequence} was not there when this relay read what comes after it");
+        Self { code: ffi::SQLITE_NOTICE, text }
+    }
+
     /// Somebody knows of more saves of a lane than this database has seen.
     pub(super) fn fewer_saves(lane: u16, known: &str, saves: u64, found: u64) -> Self {
         let text = format!(
@@ -95,6 +101,11 @@ impl Fault {
     /// Whether what was opened is not there any more.
     fn is_displaced(&self) -> bool {
         matches!(self.code, ffi::SQLITE_READONLY_DBMOVED | EXCHANGED)
+    }
+
+    /// Whether an outbox was found behind what was known of it.
+    pub(super) fn is_outbox_behind(&self) -> bool {
+        self.code == ffi::SQLITE_NOTICE
     }
 
     /// Whether others held a lock.

@@ -12,7 +12,7 @@ use semel_core::store::Mark;
 use super::error::Fault;
 use super::generations::Learner;
 use super::reader;
-use super::shared::{CHECKPOINT_EVERY_PAGES, Shared, Woken};
+use super::shared::{CHECKPOINT_EVERY_PAGES, Shared, WentBack, Woken};
 use super::witness::Witness;
 
 /// The witness lags at most about this far behind.
@@ -118,22 +118,8 @@ fn see(shared: &Shared, conn: &Connection) {
         .and_then(|store| reader::must_be(shared.store_id, store.store_id).map(|()| store));
     match described {
         Ok(store) => {
-            if let Some(from) =
-                shared.witnesses.behind(store.store_id).filter(|from| from.epoch >= store.mark.epoch)
-            {
-                shared.is_said_behind(from);
-            }
-            match shared.judge(seen, store.mark) {
-                Ok(()) => {
-                    shared.has_come_to(store.mark);
-                    save_witness(shared, store.mark);
-                }
-                Err(went_back) if !mutant::on("sqlite-behind-unwritten") => {
-                    let behind =
-                        Witness { store_id: store.store_id, mark: went_back.behind.from, behind: true };
-                    shared.witnesses.save(behind);
-                }
-                Err(_) => {}
+            if compare(shared, seen, store.mark).is_ok() {
+                save_witness(shared, store.mark);
             }
         }
         Err(fault) => {
@@ -141,6 +127,23 @@ fn see(shared: &Shared, conn: &Connection) {
             tracing::warn!(database = %at(shared), %fault, "the store could not be looked at");
         }
     }
+}
+
+/// Judges a mark that was found by what had been seen before, here and by others, and tells others if it is behind.
+pub(super) fn compare(shared: &Shared, seen: Mark, found: Mark) -> Result<(), WentBack> {
+    if let Some(from) = shared.witnesses.behind(shared.store_id).filter(|from| from.epoch >= found.epoch) {
+        shared.is_said_behind(from);
+    }
+    let judged = shared.judge(seen, found);
+    match judged {
+        Ok(()) if mutant::on("sqlite-ledger-remembers-nothing") => {}
+        Ok(()) => shared.has_come_to(found),
+        Err(WentBack { behind, .. }) if !mutant::on("sqlite-behind-unwritten") => {
+            shared.witnesses.save(Witness { store_id: shared.store_id, mark: behind.from, behind: true });
+        }
+        Err(_) => {}
+    }
+    judged
 }
 
 /// Writes down how far the store has come.

@@ -14,6 +14,7 @@ use semel_core::Token;
 use semel_core::error::{Error, Kind};
 use semel_core::store::Mark;
 
+use super::place::Place;
 use crate::replace::replace;
 
 const HEAD: &str = "semel witness 1";
@@ -71,22 +72,26 @@ impl Witness {
 
     /// Replaces the file in one step that survives a crash: before it the old one is there, after
     /// it the new one.
-    pub(super) fn save(&self, path: &Path) -> io::Result<()> {
+    pub(super) fn save(&self, path: &Path, database: &Path) -> io::Result<()> {
         let Mark { epoch, token } = self.mark;
         let behind = if self.behind { "behind\n" } else { "" };
         let id: String = self.store_id.iter().map(|byte| format!("{byte:02x}")).collect();
         let text = format!("{HEAD}\nstore {id}\nepoch {epoch}\ntoken {token}\n{behind}");
-        replace(path, &text)
+        replace(path, &text, Some(database))
     }
 }
 
 /// Where a database is witnessed: mostly one file, and two where the database was named by a link.
-pub(super) struct Witnesses(Vec<PathBuf>);
+pub(super) struct Witnesses {
+    paths: Vec<PathBuf>,
+    database: PathBuf,
+}
 
 impl Witnesses {
     /// The one that was chosen, or those beside the database.
-    pub(super) fn at(chosen: Option<&Path>, beside: impl FnOnce() -> Vec<PathBuf>) -> Self {
-        Self(chosen.map_or_else(beside, |path| vec![path.to_owned()]))
+    pub(super) fn at(chosen: Option<&Path>, place: &Place, suffix: &str) -> Self {
+        let paths = chosen.map_or_else(|| place.beside(suffix), |path| vec![path.to_owned()]);
+        Self { paths, database: place.path().to_owned() }
     }
 
     /// Where somebody found the store behind and nobody accepted that, if so.
@@ -100,17 +105,17 @@ impl Witnesses {
 
     /// All there are. One that speaks of another store counts as much as one that is further.
     pub(super) fn load(&self) -> Result<Vec<Witness>, Error> {
-        self.0.iter().filter_map(|path| Witness::load(path).transpose()).collect()
+        self.paths.iter().filter_map(|path| Witness::load(path).transpose()).collect()
     }
 
     /// Writes those to which it is news. One that cannot be written weakens the notice of a restored copy; it is no
     /// reason to refuse work.
     pub(super) fn save(&self, fresh: Witness) {
-        for path in &self.0 {
+        for path in &self.paths {
             // What cannot be read may say that the store is closed.
             let saved = Witness::load(path).map_err(io::Error::other).and_then(|old| match old {
                 Some(old) if fresh.is_no_news_to(old) => Ok(()),
-                _ => fresh.save(path),
+                _ => fresh.save(path, &self.database),
             });
             if let Err(error) = saved {
                 let witness = path.display();
@@ -154,10 +159,10 @@ mod tests {
         assert_eq!(Witness::load(&path).unwrap(), None);
         let mark = Mark { epoch: 3, token: Token(u64::MAX) };
         let closed = Witness { store_id: [0xa5; 16], mark, behind: true };
-        closed.save(&path).unwrap();
+        closed.save(&path, &path).unwrap();
         assert_eq!(Witness::load(&path).unwrap(), Some(closed));
         let seen = Witness { behind: false, ..closed };
-        seen.save(&path).unwrap();
+        seen.save(&path, &path).unwrap();
         assert_eq!(Witness::load(&path).unwrap(), Some(seen));
         let whole = fs::read_to_string(&path).unwrap();
         let last_digit = whole.find("token ").unwrap() + "token ".len();
@@ -178,7 +183,8 @@ mod tests {
             behind,
         };
         let directory = tempfile::tempdir().unwrap();
-        let witnesses = Witnesses(vec![directory.path().join("w")]);
+        let path = directory.path().join("w");
+        let witnesses = Witnesses { paths: vec![path.clone()], database: path };
         let after = |fresh: Witness| {
             witnesses.save(fresh);
             witnesses.load().unwrap()[0]

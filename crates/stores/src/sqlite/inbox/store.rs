@@ -16,7 +16,7 @@ use semel_core::store::Pending;
 use super::{advance_in, is_done, receive_as, set_aside_in, signed};
 use crate::sqlite::connect::{self, Role};
 use crate::sqlite::error::Fault;
-use crate::sqlite::{SqliteStore, reader, shared::Shared};
+use crate::sqlite::{SqliteStore, keeper, reader, shared::Shared};
 
 /// Ledger rows of a group that are counted for people.
 const COUNTED_MAX: i64 = 100_000;
@@ -94,7 +94,7 @@ impl SqliteInbox {
             self.shared.note(&fault);
             self.tell(&fault)
         })?;
-        match self.shared.judge(seen, found) {
+        match keeper::compare(&self.shared, seen, found) {
             Err(went_back) if !mutant::on("sqlite-inbox-in-restored-file") => {
                 Err(self.shared.tell(went_back))
             }

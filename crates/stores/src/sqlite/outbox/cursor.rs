@@ -25,6 +25,8 @@ pub(super) struct SqliteCursor {
     lease: Duration,
     /// How many saves the lane has seen, by the last answer.
     saves: u64,
+    /// Of these so many are on disk, whatever becomes of the machine.
+    lasting_saves: u64,
     /// Everything of the lane up to here is settled or in the batch.
     scanned: u64,
     batch: Vec<Item>,
@@ -39,7 +41,7 @@ pub(super) struct SqliteCursor {
 impl SqliteCursor {
     pub(super) fn new(desk: Arc<Desk>, term: Term, lease: Duration, saves: u64, floor: u64) -> Self {
         let (batch, given, idle, doubt) = (Vec::new(), 0, None, None);
-        Self { desk, term, lease, saves, scanned: floor, batch, given, idle, doubt }
+        Self { desk, term, lease, saves, lasting_saves: saves, scanned: floor, batch, given, idle, doubt }
     }
 
     fn now(&self) -> Timestamp {
@@ -117,8 +119,11 @@ impl SqliteCursor {
     async fn write_down(&mut self, settled: Vec<(Item, Settled)>) -> Result<Saved, Error> {
         let Term { lane, epoch } = self.term;
         let save = Save { lane, epoch, saves: self.saves, until: self.until(), now: self.now(), settled };
+        // A sink is told of saves that set something aside, and a power failure must not make that a lie.
+        let sets_aside = save.settled.iter().any(|(_, settled)| *settled != Settled::Sent);
+        let lasting = if sets_aside { Lasting::Disk } else { Lasting::Process };
         let saved = self.desk.write(move |hand| {
-            let saved = hand.go_on(Lasting::Process, |conn| settle::save(conn, &save))?;
+            let saved = hand.go_on(lasting, |conn| settle::save(conn, &save))?;
             hand.remember();
             match hand.shared.lose_answer.is_due() {
                 true => Err(Error::new(Kind::Unreachable, "the answer was lost on purpose").maybe_applied()),
@@ -129,6 +134,9 @@ impl SqliteCursor {
             Held::Fenced => Saved::Fenced,
             Held::Yes(saves) => {
                 self.saves = saves;
+                if sets_aside || mutant::on("sqlite-outbox-volatile-saves-told") {
+                    self.lasting_saves = saves;
+                }
                 Saved::Kept
             }
         })
@@ -194,7 +202,7 @@ impl Cursor for SqliteCursor {
     }
 
     fn position(&self, count: usize) -> Position {
-        let mut landed = Landed { epoch: self.term.epoch, saves: self.saves, ..Landed::default() };
+        let mut landed = Landed { epoch: self.term.epoch, saves: self.lasting_saves, ..Landed::default() };
         for Item { entry, source } in &self.batch[..count.min(self.given)] {
             let (sequence, id) = (entry.sequence, entry.message.id);
             match source {

@@ -69,6 +69,7 @@ impl Hand {
         answer.map_err(|fault| {
             // The next question starts on a new connection, whatever this one suffers from.
             self.conn = None;
+            self.shared.note(&fault);
             fault.tell(self.shared.place.path())
         })
     }
@@ -126,6 +127,7 @@ impl Hand {
             if !fault.commit_did_nothing() {
                 self.conn = None;
             }
+            shared.note(&fault);
             let error = fault.tell(shared.place.path());
             return Err(if doubt { error.maybe_applied() } else { error });
         }

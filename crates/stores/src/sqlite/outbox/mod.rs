@@ -99,14 +99,23 @@ impl Shared {
 
     fn has_come_to(&self, mark: Mark) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen = mark.max(*seen);
+        *seen = Mark { epoch: mark.epoch.max(seen.epoch), token: mark.token.max(seen.token) };
+    }
+
+    /// Writes down that the outbox was found behind: until a rebase nobody else shall go on with it either.
+    fn note(&self, fault: &Fault) {
+        if fault.is_outbox_behind() && !mutant::on("sqlite-outbox-behind-unwritten") {
+            self.witnesses.save(Witness { store_id: self.facts.store_id, mark: self.seen(), behind: true });
+        }
     }
 
     /// Refuses an outbox that is behind what had been seen of it before it was looked at. A relay that went on would
     /// settle what now has the numbers of what it read, and pass by what waits again.
     fn judge(&self, seen_before: Mark, conn: &Connection) -> Result<(), Fault> {
         let found = settle::mark(conn, self.facts.store_id)?;
-        if found.is_behind(seen_before) && !mutant::on("sqlite-outbox-step-back-unnoticed") {
+        if settle::is_behind(found, seen_before) && !mutant::on("sqlite-outbox-step-back-unnoticed") {
+            // What is said to be behind has neither state's epochs.
+            self.has_come_to(found);
             return Err(Fault::outbox_went_back(found, seen_before));
         }
         self.has_come_to(found);
@@ -144,7 +153,7 @@ impl SqliteOutbox {
         migrate::run(&mut writer, &place, options.clock.now())?;
         let store_id = reader::describe(&writer).map_err(|fault| fault.tell(place.path()))?.store_id;
         let lanes = lanes(&writer, &place, options.lanes)?;
-        let witnesses = Witnesses::at(options.witness.as_deref(), || place.beside("-semel-outbox-witness"));
+        let witnesses = Witnesses::at(options.witness.as_deref(), &place, "-semel-outbox-witness");
         let facts = Facts { engine: "sqlite", store_id, lanes };
         let (seen, lose_answer) = (Mutex::default(), LoseAnswer::default());
         let shared = Arc::new(Shared { place, witnesses, options, facts, seen, lose_answer });
@@ -276,18 +285,32 @@ impl Hand {
         if late {
             seen = self.seen()?;
         }
-        Ok((found, self.stopped(mark, &seen)))
+        let stopped = self.stopped(mark, &seen);
+        if stopped.is_none() {
+            // What is put back from now on is noticed by the next look.
+            self.shared.has_come_to(mark);
+        }
+        Ok((found, stopped))
     }
 
     fn stopped(&self, found: Mark, seen: &[Witness]) -> Option<String> {
         let Shared { place, facts, .. } = &*self.shared;
         let at = place.path().display();
-        let seen = seen.iter().find(|seen| seen.store_id != facts.store_id || found.is_behind(seen.mark))?;
+        let is_missed = |seen: &Witness| {
+            seen.store_id != facts.store_id
+                || settle::is_behind(found, seen.mark)
+                // Only a rebase gives lanes out with a later epoch.
+                || (seen.behind && found.epoch <= seen.mark.epoch)
+        };
+        let seen = seen.iter().find(|seen| is_missed(seen))?;
         if mutant::on("sqlite-outbox-restore-unnoticed") {
             return None;
         }
         let what = if seen.store_id != facts.store_id {
             "is not the one that was used at this place before".to_owned()
+        } else if seen.behind {
+            let Mark { epoch, token } = seen.mark;
+            format!("was restored from an older state, as a relay found at epoch {epoch}, message {token}")
         } else {
             format!(
                 "was restored from an older state: its outbox is at epoch {}, message {}, and was seen at \

@@ -19,7 +19,8 @@ const FORMAT_WITHOUT_EPOCH: u8 = 1;
 pub(super) struct Landed {
     /// The holding under which it was published; 0 if the position does not say.
     pub(super) epoch: u64,
-    /// How many saves the lane had seen then, at least; 0 if the position does not say. A lane never sees fewer later.
+    /// How many saves the lane had seen then, at least, and had on disk; 0 if the position does not say. A lane never
+    /// sees fewer later.
     pub(super) saves: u64,
     /// The last that came from the outbox itself; with it, all before it.
     pub(super) last: Option<(u64, MessageId)>,

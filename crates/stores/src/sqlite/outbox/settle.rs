@@ -1,6 +1,6 @@
 //! What changes an outbox, each inside one transaction that has the write lock.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::clock::Timestamp;
@@ -51,7 +51,7 @@ pub(super) fn lane(conn: &Connection, lane: Lane) -> Result<Row, Fault> {
     row.optional()?.ok_or_else(|| Fault::damaged(format!("lane {} of the outbox is missing", lane.0)))
 }
 
-/// How far the outbox has come: the last holding of a lane, the last number given. A fault of its own if the file holds
+/// How far the outbox has come: the last holding of a lane, the last number given. Either only grows. A fault of its own if the file holds
 /// another store by now.
 pub(super) fn mark(conn: &Connection, store_id: [u8; 16]) -> Result<Mark, Fault> {
     let mut statement = conn.prepare_cached(include_str!("sql/mark.sql"))?;
@@ -59,6 +59,12 @@ pub(super) fn mark(conn: &Connection, store_id: [u8; 16]) -> Result<Mark, Fault>
     let (epoch, sequence, found): (i64, i64, _) = found?;
     must_be(store_id, found)?;
     Ok(Mark { epoch: epoch.unsigned_abs(), token: Token(sequence.unsigned_abs()) })
+}
+
+/// Whether an outbox is behind what was seen of it. Others may have taken lanes since it was set back.
+pub(super) fn is_behind(found: Mark, seen: Mark) -> bool {
+    let fewer = found.token < seen.token && !mutant::on("sqlite-outbox-judged-by-epoch");
+    found.epoch < seen.epoch || fewer
 }
 
 /// The lane has a new holder, under a number no holding of any lane had before.
@@ -91,7 +97,6 @@ pub(super) fn save(conn: &Connection, save: &Save) -> Result<Done<Held<u64>>, Fa
         // What was settled since the copy was made waits again, below what was read.
         return Err(Fault::fewer_saves(save.lane.0, "this relay made", save.saves, found.saves));
     }
-    must_be_there(conn, save)?;
     let mut floor = found.floor;
     for (item, settled) in &save.settled {
         match item.source {
@@ -109,7 +114,7 @@ pub(super) fn save(conn: &Connection, save: &Save) -> Result<Done<Held<u64>>, Fa
             Source::Aside => put_aside(conn, include_str!("sql/change_letter.sql"), item, settled, save.now)?,
         }
     }
-    remove(conn, save.lane, found.floor, floor)?;
+    must_be_settled(save, remove(conn, save.lane, found.floor, floor)?)?;
     keep(conn, save.lane, &found, save.until, floor)?;
     let changed = save.settled.iter().filter(|(item, settled)| {
         // What went straight out of the outbox was behind nobody.
@@ -121,17 +126,20 @@ pub(super) fn save(conn: &Connection, save: &Save) -> Result<Done<Held<u64>>, Fa
     Ok(Done::Commit(Held::Yes(found.saves + 1)))
 }
 
-/// In a database that was set back under the relay, its numbers are given again: what would be settled is another message.
-/// Those before the last one came before it in the lost state too.
-fn must_be_there(conn: &Connection, save: &Save) -> Result<(), Fault> {
-    let last = save.settled.iter().rev().map(|(item, _)| item).find(|item| item.source == Source::Outbox);
-    let Some(Item { entry, .. }) = last else { return Ok(()) };
-    if at(conn, save.lane, entry.sequence)? == Some(entry.message.id)
-        || mutant::on("sqlite-outbox-settles-another-message")
-    {
+/// In a database that was set back under the relay, numbers are given again: what is removed must be what was settled.
+fn must_be_settled(save: &Save, mut removed: BTreeMap<u64, MessageId>) -> Result<(), Fault> {
+    if mutant::on("sqlite-outbox-settles-another-message") {
         return Ok(());
     }
-    Err(Fault::other_message(entry.sequence, "which this relay has read"))
+    for (Item { entry, source }, _) in &save.settled {
+        if *source == Source::Outbox && removed.remove(&entry.sequence) != Some(entry.message.id) {
+            return Err(Fault::other_message(entry.sequence, "which this relay has read"));
+        }
+    }
+    match removed.first_key_value() {
+        None => Ok(()),
+        Some((sequence, _)) => Err(Fault::unread_message(*sequence)),
+    }
 }
 
 fn put_aside(
@@ -170,12 +178,15 @@ fn remove_letter(conn: &Connection, sequence: i64) -> Result<(), Fault> {
     Ok(())
 }
 
-fn remove(conn: &Connection, lane: Lane, above: u64, up_to: u64) -> Result<(), Fault> {
-    if up_to > above {
-        let values = params![signed(above)?, signed(up_to)?, lane.0];
-        conn.prepare_cached(include_str!("sql/remove.sql"))?.execute(values)?;
+fn remove(conn: &Connection, lane: Lane, above: u64, up_to: u64) -> Result<BTreeMap<u64, MessageId>, Fault> {
+    if up_to <= above {
+        return Ok(BTreeMap::new());
     }
-    Ok(())
+    let mut statement = conn.prepare_cached(include_str!("sql/remove.sql"))?;
+    let removed = statement.query_map(params![signed(above)?, signed(up_to)?, lane.0], |row| {
+        Ok((row.get::<_, i64>(0)?.unsigned_abs(), MessageId::from_bytes(row.get(1)?)))
+    })?;
+    Ok(removed.collect::<Result<_, _>>()?)
 }
 
 fn keep(conn: &Connection, lane: Lane, found: &Row, until: Timestamp, floor: u64) -> Result<(), Fault> {
@@ -363,6 +374,5 @@ pub(super) fn set_lanes(conn: &Connection, lanes: u16) -> Result<Done<bool>, Fau
     for lane in 0..lanes {
         conn.prepare_cached(include_str!("sql/add_lane.sql"))?.execute([lane])?;
     }
-    conn.prepare_cached(include_str!("sql/drop_lanes.sql"))?.execute([lanes])?;
     Ok(Done::Commit(true))
 }

@@ -189,6 +189,28 @@ async fn lanes_are_changed_while_nothing_waits_and_not_otherwise() {
     assert_eq!(with(4).unwrap().facts().lanes, 4);
 }
 
+// G-42
+#[tokio::test]
+async fn a_lane_that_is_no_more_does_not_trouble_who_holds_it_and_goes_on_where_it_was() {
+    let disk = Disk::new();
+    let with = |lanes| {
+        let options = outbox::Options { lanes: Some(lanes), ..outbox::Options::default() };
+        SqliteOutbox::open_with(disk.path(), options).unwrap()
+    };
+    let hold = async |outbox: &SqliteOutbox| match outbox.take(Lane(1), Nonce::random(), DAY).await.unwrap() {
+        Taken::Yours(cursor) => cursor,
+        _ => panic!("the lane is free"),
+    };
+    let mut cursor = hold(&with(2)).await;
+    let fewer = with(1);
+    assert_eq!(fewer.overview().await.unwrap().lanes.len(), 1);
+    assert_eq!(cursor.save(&[]).await.unwrap(), Saved::Kept);
+    let told = cursor.position(0);
+    cursor.give_back().await.unwrap();
+    let mut cursor = hold(&with(2)).await;
+    assert_eq!(cursor.adopt(&told).await.unwrap(), Saved::Kept, "it has seen as many saves");
+}
+
 // G-44
 #[tokio::test]
 async fn a_restored_database_gives_no_lane_out_until_it_is_rebased() {

@@ -1,7 +1,7 @@
 //! A database that is set back to an older state under those who have it open, as `sqlite3 app.db ".restore backup.db"` does.
 
 use semel_core::inbox::{Apply, Arrival, Batch, Inbox};
-use semel_core::outbox::{Outbox, Saved, Settled};
+use semel_core::outbox::{Lane, Outbox, Saved, Settled, Taken};
 use semel_stores::sqlite::inbox::Joined;
 use semel_stores::sqlite::outbox::{self, SqliteOutbox};
 use semel_stores::sqlite::tx;
@@ -37,13 +37,20 @@ const OUTBOX: &str = "semel_outbox";
 
 /// What the relay's next save is told; after the rebase it has lost its lane.
 async fn refused_until_rebased(
-    outbox: &SqliteOutbox,
+    disk: &Disk,
     cursor: &mut Box<dyn semel_core::outbox::Cursor>,
     settled: &[Settled],
 ) -> String {
     let text = refused(cursor.save(settled).await, Kind::WentBack);
     assert!(text.contains("older state") && text.contains("Rebase"), "{text}");
-    outbox.rebase("ops").await.unwrap();
+    // Nor does whoever comes next go on.
+    let restarted = SqliteOutbox::open(disk.path()).unwrap();
+    let taken = restarted.take(Lane(0), Nonce::random(), DAY).await.unwrap();
+    assert!(
+        matches!(&taken, Taken::Stopped { why } if why.contains("older state")),
+        "a restart is no rebase"
+    );
+    restarted.rebase("ops").await.unwrap();
     assert_eq!(cursor.save(settled).await.unwrap(), Saved::Fenced);
     text
 }
@@ -62,9 +69,77 @@ async fn a_message_that_got_the_number_of_a_lost_one_is_not_settled_in_its_place
     assert_eq!(texts(&mut cursor).await, ["2", "3"]);
     disk.set_back(&copy, OUTBOX);
     write(&disk, &[message("a", "another")]);
-    let text = refused_until_rebased(&outbox, &mut cursor, &[Settled::Sent, Settled::Sent]).await;
+    let text = refused_until_rebased(&disk, &mut cursor, &[Settled::Sent, Settled::Sent]).await;
     assert!(text.contains("message 3, which this relay has read"), "{text}");
     assert_eq!(texts(&mut take(&outbox).await).await, ["2", "another"], "a copy, and no loss");
+}
+
+// G-40, G-44: applications that do their work again give a message the id it had.
+#[tokio::test]
+async fn what_was_written_below_a_message_that_came_again_is_not_settled_with_it() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let again = message("a", "again");
+    let mut cursor = take(&outbox).await;
+    let copy = disk.back_up();
+    write(&disk, &[message("a", "lost"), again.clone()]);
+    assert_eq!(texts(&mut cursor).await, ["lost", "again"]);
+    disk.set_back(&copy, OUTBOX);
+    write(&disk, &[message("a", "new"), again]);
+    let text = refused_until_rebased(&disk, &mut cursor, &[Settled::Sent, Settled::Sent]).await;
+    assert!(text.contains("message 1, which this relay has read"), "{text}");
+    assert_eq!(texts(&mut take(&outbox).await).await, ["new", "again"]);
+}
+
+// G-40, G-44
+#[tokio::test]
+async fn what_was_written_where_a_relay_had_found_nothing_is_not_removed_unread() {
+    let disk = Disk::new();
+    let options = outbox::Options { lanes: Some(2), ..outbox::Options::default() };
+    let outbox = SqliteOutbox::open_with(disk.path(), options).unwrap();
+    let key_of = |lane: u16| {
+        let keys = (0..).map(|n| format!("k{n}"));
+        let mut of_lane = keys.filter(|key| lane_of(&disk, key) == lane);
+        of_lane.next().unwrap()
+    };
+    let (here, elsewhere) = (key_of(0), key_of(1));
+    let mut cursor = take(&outbox).await;
+    let copy = disk.back_up();
+    write(&disk, &[message(&elsewhere, "1"), message(&elsewhere, "2")]);
+    assert!(texts(&mut cursor).await.is_empty(), "nothing in this lane up to 2");
+    disk.set_back(&copy, OUTBOX);
+    write(&disk, &[message(&here, "new 1"), message(&here, "new 2"), message(&here, "new 3")]);
+    assert_eq!(texts(&mut cursor).await, ["new 3"]);
+    let text = refused_until_rebased(&disk, &mut cursor, &[Settled::Sent]).await;
+    assert!(text.contains("was not there"), "{text}");
+    assert_eq!(texts(&mut take(&outbox).await).await, ["new 1", "new 2", "new 3"]);
+}
+
+fn lane_of(disk: &Disk, key: &str) -> u16 {
+    write(disk, &[message(key, "where?")]);
+    let conn = disk.meddle();
+    conn.query_row("DELETE FROM semel_outbox RETURNING lane", [], |row| row.get(0)).unwrap()
+}
+
+// G-43: the last saves need not survive a power failure.
+#[tokio::test]
+async fn a_sink_is_not_told_of_saves_that_are_not_on_disk() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1"), message("a", "2"), message("a", "3")]);
+    let mut cursor = take(&outbox).await;
+    let on_disk = disk.back_up();
+    cursor.next(1).await.unwrap();
+    cursor.save(&[Settled::Sent]).await.unwrap();
+    cursor.next(1).await.unwrap();
+    let landed = cursor.position(1);
+    drop((cursor, outbox));
+    disk.set_back(&on_disk, OUTBOX);
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let mut cursor = take(&outbox).await;
+    assert_eq!(cursor.adopt(&landed).await.unwrap(), Saved::Kept);
+    assert_eq!(texts(&mut cursor).await, ["3"], "and no copies");
 }
 
 // G-40, G-44
@@ -79,7 +154,7 @@ async fn what_waits_again_below_what_was_read_is_not_passed_by() {
     cursor.save(&[Settled::Dead { reason: "never".into() }]).await.unwrap();
     disk.set_back(&copy, OUTBOX);
     cursor.next(1).await.unwrap();
-    let text = refused_until_rebased(&outbox, &mut cursor, &[Settled::Behind]).await;
+    let text = refused_until_rebased(&disk, &mut cursor, &[Settled::Behind]).await;
     assert!(text.contains("this relay made 1 saves"), "{text}");
     assert_eq!(texts(&mut take(&outbox).await).await, ["1", "2"]);
 }
@@ -97,7 +172,7 @@ async fn an_outbox_that_took_a_step_back_is_not_read_on() {
     write(&disk, &[message("a", "another")]);
     let text = refused(cursor.next(100).await, Kind::WentBack);
     assert!(text.contains("message 1, and was seen at epoch 1, message 2"), "{text}");
-    refused_until_rebased(&outbox, &mut cursor, &[]).await;
+    refused_until_rebased(&disk, &mut cursor, &[]).await;
     assert_eq!(texts(&mut take(&outbox).await).await, ["another"]);
 }
 
@@ -140,6 +215,20 @@ async fn a_relay_beside_another_that_is_at_work_does_not_take_it_for_a_restore()
     write_pipe.join().unwrap();
 }
 
+// G-40, G-44: a lane that changed hands since raises the epoch.
+#[tokio::test]
+async fn a_later_holding_does_not_hide_that_messages_are_gone() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let copy = disk.back_up();
+    write(&disk, &[message("a", "1"), message("a", "2")]);
+    outbox.overview().await.unwrap();
+    disk.set_back(&copy, OUTBOX);
+    disk.meddle().execute("UPDATE semel_outbox_meta SET epoch = 9", []).unwrap();
+    let taken = outbox.take(Lane(0), Nonce::random(), DAY).await.unwrap();
+    assert!(matches!(&taken, Taken::Stopped { why } if why.contains("message 2")));
+}
+
 fn batch() -> Batch {
     Batch { group: "mailer".into(), ..Batch::default() }
 }
@@ -166,6 +255,25 @@ async fn the_ledger_of_a_store_that_went_back_applies_nothing_until_acknowledged
     disk.meddle().execute("UPDATE semel_meta SET store_id = zeroblob(16)", []).unwrap();
     refused(joined.apply(&batch()).await, Kind::Unreachable);
     refused(inbox.intend(&batch()).await, Kind::Unreachable);
+}
+
+// G-13, G-45: `semel consume` has a ledger alone, and never claims.
+#[tokio::test]
+async fn a_ledger_alone_notices_what_others_saw_and_what_it_saw_itself() {
+    let disk = Disk::new();
+    let store = disk.open();
+    let inbox = disk.open().inbox();
+    claim(&store, "1").await;
+    let copy = disk.back_up();
+    claim(&store, "2").await;
+    inbox.intend(&batch()).await.unwrap();
+    disk.set_back(&copy, "semel_");
+    refused(inbox.intend(&batch()).await, Kind::WentBack);
+    // One that began after the copy was put back hears of it.
+    let late = SqliteStore::open(disk.path()).unwrap().inbox();
+    refused(late.intend(&batch()).await, Kind::WentBack);
+    store.acknowledge_restore("ops").await.unwrap();
+    inbox.intend(&batch()).await.unwrap();
 }
 
 // G-13, G-30

@@ -1,2 +1,0 @@
--- Lanes from this one on are no more.
-DELETE FROM semel_outbox_lane WHERE lane >= ?1;
