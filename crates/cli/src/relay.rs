@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use semel::error::Kind;
 use semel::outbox::{BATCH_MAX, LANES_MAX, Lane};
 use semel::relay::{Beyond, Ended, Relay, Retry, Settings, Tally};
 use semel::runtime::Tokio;
@@ -168,11 +169,20 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     eprintln!("semel relay: published {}, dead letters {}", count(&tally.published), count(&tally.dead));
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(stopped @ Ended::Stopped(_)) => {
+        Err(stopped) if is_stopped(&stopped) => {
             eprintln!("semel: {stopped}");
             Ok(ExitCode::from(STOPPED))
         }
         Err(ended) => Err(ended.into()),
+    }
+}
+
+/// Whether an operator has to look at the outbox first.
+fn is_stopped(ended: &Ended) -> bool {
+    match ended {
+        Ended::Stopped(_) => true,
+        Ended::Store(error) => error.kind() == Kind::WentBack,
+        _ => false,
     }
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn replace(path: &Path, text: &str, belongs_to: Option<&Path>) -> io:
     if let Some(model) =
         [Some(path), belongs_to].into_iter().flatten().find_map(|path| fs::metadata(path).ok())
     {
-        give_to(fresh.as_file(), &model)?;
+        give_to(fresh.as_file(), &model);
     }
     fresh.as_file().sync_all()?;
     fresh.persist(path)?;
@@ -26,17 +26,16 @@ pub(crate) fn replace(path: &Path, text: &str, belongs_to: Option<&Path>) -> io:
 
 /// Owner, group and mode, as far as this user may: an operator who is root shall not shut the service out.
 #[cfg(unix)]
-fn give_to(file: &File, model: &fs::Metadata) -> io::Result<()> {
+fn give_to(file: &File, model: &fs::Metadata) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    // The mode first: what was given away is not this user's to change.
+    let _ = file.set_permissions(fs::Permissions::from_mode(model.mode() & 0o666));
     let (owner, group) = (Some(model.uid()), Some(model.gid()));
     let _ = fchown(file, owner, group).or_else(|_| fchown(file, None, group));
-    file.set_permissions(fs::Permissions::from_mode(model.mode() & 0o666))
 }
 
 #[cfg(not(unix))]
-fn give_to(_: &File, _: &fs::Metadata) -> io::Result<()> {
-    Ok(())
-}
+fn give_to(_: &File, _: &fs::Metadata) {}
 
 #[cfg(test)]
 mod tests {

@@ -59,6 +59,12 @@ impl Fault {
         Self { code: ffi::SQLITE_NOTICE, text }
     }
 
+    /// The outbox was found behind, and nobody has rebased it.
+    pub(super) fn outbox_closed(from: Mark) -> Self {
+        let text = format!("that was found at epoch {}, message {}", from.epoch, from.token);
+        Self { code: ffi::SQLITE_NOTICE, text }
+    }
+
     /// Somebody knows a message of an outbox by a number under which this database does not hold it.
     pub(super) fn other_message(sequence: u64, known: &str) -> Self {
         let text = format!("message {sequence}, {known}, is another one here or missing");

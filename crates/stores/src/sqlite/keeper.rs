@@ -118,8 +118,10 @@ fn see(shared: &Shared, conn: &Connection) {
         .and_then(|store| reader::must_be(shared.store_id, store.store_id).map(|()| store));
     match described {
         Ok(store) => {
-            if compare(shared, seen, store.mark).is_ok() {
-                save_witness(shared, store.mark);
+            let said = shared.witnesses.behind(shared.store_id);
+            match compare(shared, seen, said, store.mark) {
+                Ok(()) => save_witness(shared, store.mark),
+                Err(went_back) => write_behind(shared, went_back),
             }
         }
         Err(fault) => {
@@ -129,21 +131,23 @@ fn see(shared: &Shared, conn: &Connection) {
     }
 }
 
-/// Judges a mark that was found by what had been seen before, here and by others, and tells others if it is behind.
-pub(super) fn compare(shared: &Shared, seen: Mark, found: Mark) -> Result<(), WentBack> {
-    if let Some(from) = shared.witnesses.behind(shared.store_id).filter(|from| from.epoch >= found.epoch) {
+/// Judges a mark that was found by what had been seen before, here and by others.
+pub(super) fn compare(shared: &Shared, seen: Mark, said: Option<Mark>, found: Mark) -> Result<(), WentBack> {
+    if let Some(from) = said.filter(|from| from.epoch >= found.epoch) {
         shared.is_said_behind(from);
     }
-    let judged = shared.judge(seen, found);
-    match judged {
-        Ok(()) if mutant::on("sqlite-ledger-remembers-nothing") => {}
-        Ok(()) => shared.has_come_to(found),
-        Err(WentBack { behind, .. }) if !mutant::on("sqlite-behind-unwritten") => {
-            shared.witnesses.save(Witness { store_id: shared.store_id, mark: behind.from, behind: true });
-        }
-        Err(_) => {}
+    shared.judge(seen, found)?;
+    if !mutant::on("sqlite-ledger-remembers-nothing") {
+        shared.has_come_to(found);
     }
-    judged
+    Ok(())
+}
+
+/// Writes down that the store is behind, so that others hear of it and this process after a restart.
+pub(super) fn write_behind(shared: &Shared, WentBack { behind, .. }: WentBack) {
+    if !mutant::on("sqlite-behind-unwritten") {
+        shared.witnesses.save(Witness { store_id: shared.store_id, mark: behind.from, behind: true });
+    }
 }
 
 /// Writes down how far the store has come.

@@ -62,7 +62,7 @@ use place::Place;
 use queue::{Queue, Refused};
 use reader::{Description, Question, Reader};
 use shared::Shared;
-use standing::Standing;
+use standing::{Behind, Standing};
 use witness::Witnesses;
 use work::Work;
 
@@ -280,7 +280,7 @@ fn look_at(
     };
     match look()? {
         // Unless an operator has just accepted it, somewhere else.
-        (_, Standing { behind: Some(_), .. }) => look(),
+        (_, Standing { behind: Some(Behind { foreign: true, .. }), .. }) => look(),
         sound => Ok(sound),
     }
 }

@@ -94,9 +94,9 @@ impl Witnesses {
         Self { paths, database: place.path().to_owned() }
     }
 
-    /// Where somebody found the store behind and nobody accepted that, if so.
+    /// Where somebody found the store behind and nobody accepted that, if so. One that cannot be read hides no other.
     pub(super) fn behind(&self, store_id: [u8; 16]) -> Option<Mark> {
-        let found = self.load().unwrap_or_default().into_iter();
+        let found = self.paths.iter().filter_map(|path| Witness::load(path).ok().flatten());
         found
             .filter(|witness| witness.store_id == store_id && witness.behind)
             .map(|witness| witness.mark)
@@ -108,13 +108,18 @@ impl Witnesses {
         self.paths.iter().filter_map(|path| Witness::load(path).transpose()).collect()
     }
 
-    /// Writes those to which it is news. One that cannot be written weakens the notice of a restored copy; it is no
-    /// reason to refuse work.
+    /// Writes those to which it is news.
     pub(super) fn save(&self, fresh: Witness) {
+        self.save_if(fresh, |old| !fresh.is_no_news_to(old));
+    }
+
+    /// Writes those that are missing or to which it is news. One that cannot be written weakens the notice of a restored
+    /// copy; it is no reason to refuse work.
+    pub(super) fn save_if(&self, fresh: Witness, is_news: impl Fn(Witness) -> bool) {
         for path in &self.paths {
             // What cannot be read may say that the store is closed.
             let saved = Witness::load(path).map_err(io::Error::other).and_then(|old| match old {
-                Some(old) if fresh.is_no_news_to(old) => Ok(()),
+                Some(old) if !is_news(old) => Ok(()),
                 _ => fresh.save(path, &self.database),
             });
             if let Err(error) = saved {

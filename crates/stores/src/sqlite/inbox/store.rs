@@ -88,14 +88,16 @@ impl SqliteInbox {
     /// Begins a transaction that has the file's write lock, in a store that is not behind what was seen of it.
     pub(super) fn begin<'c>(&self, conn: &'c mut Connection) -> Result<Transaction<'c>, Error> {
         // Before the lock is got: what was seen by then is in the file, unless it was set back.
-        let seen = self.shared.seen();
+        let (seen, said) = (self.shared.seen(), self.shared.witnesses.behind(self.shared.store_id));
         let tx = self.begin_in_any(conn)?;
         let found = reader::mark(&tx, self.shared.store_id).map_err(|fault| {
             self.shared.note(&fault);
             self.tell(&fault)
         })?;
-        match keeper::compare(&self.shared, seen, found) {
+        match keeper::compare(&self.shared, seen, said, found) {
             Err(went_back) if !mutant::on("sqlite-inbox-in-restored-file") => {
+                drop(tx);
+                keeper::write_behind(&self.shared, went_back);
                 Err(self.shared.tell(went_back))
             }
             _ => Ok(tx),

@@ -12,7 +12,7 @@ use semel_core::store::Pending;
 
 use super::Desk;
 use super::hand::{Lasting, Version};
-use super::position::Landed;
+use super::position::{Covers, Landed};
 use super::read::{self, Item, Source};
 use super::settle::{self, Held, Save};
 
@@ -29,19 +29,22 @@ pub(super) struct SqliteCursor {
     lasting_saves: u64,
     /// Everything of the lane up to here is settled or in the batch.
     scanned: u64,
+    /// Everything of the lane up to here is settled.
+    floor: u64,
     batch: Vec<Item>,
     /// How much of the batch the last `next` gave.
     given: usize,
     /// Nothing was there at this version of the file, and nothing can come by itself before that time.
     idle: Option<(Version, Option<Timestamp>)>,
-    /// A save of so many whose answer did not come.
-    doubt: Option<usize>,
+    /// A save of so many whose answer did not come, and how lasting it is.
+    doubt: Option<(usize, Lasting)>,
 }
 
 impl SqliteCursor {
     pub(super) fn new(desk: Arc<Desk>, term: Term, lease: Duration, saves: u64, floor: u64) -> Self {
         let (batch, given, idle, doubt) = (Vec::new(), 0, None, None);
-        Self { desk, term, lease, saves, lasting_saves: saves, scanned: floor, batch, given, idle, doubt }
+        let (lasting_saves, scanned) = (saves, floor);
+        Self { desk, term, lease, saves, lasting_saves, scanned, floor, batch, given, idle, doubt }
     }
 
     fn now(&self) -> Timestamp {
@@ -56,6 +59,8 @@ impl SqliteCursor {
     fn advance(&mut self, settled: &[Settled]) {
         let done: Vec<Item> = self.batch.drain(..settled.len().min(self.batch.len())).collect();
         self.given -= settled.len().min(self.given);
+        let last = done.iter().rev().find(|item| item.source == Source::Outbox);
+        self.floor = last.map_or(self.floor, |item| item.entry.sequence);
         let aside = done.iter().zip(settled).filter(|(_, settled)| **settled != Settled::Sent);
         let aside: BTreeSet<&str> = read::keys(aside.map(|(item, _)| &*item.entry.message));
         mark_behind(&mut self.batch, &aside);
@@ -64,7 +69,7 @@ impl SqliteCursor {
     /// Finds out what became of a save whose answer did not come; how many it settled. Asked of the thread
     /// that writes, which did the save before or will not do it any more.
     async fn resolve(&mut self) -> Result<usize, Error> {
-        let Some(count) = self.doubt else { return Ok(0) };
+        let Some((count, lasting)) = self.doubt else { return Ok(0) };
         let lane = self.term.lane;
         let found = self.desk.write(move |hand| hand.look(|conn| settle::lane(conn, lane))).await?;
         self.doubt = None;
@@ -72,15 +77,22 @@ impl SqliteCursor {
         if found.epoch != self.term.epoch || found.saves <= self.saves {
             return Ok(0);
         }
+        if lasting == Lasting::Disk {
+            self.lasting_saves = found.saves;
+        }
         if count == 0 && !mutant::on("renewal-in-doubt-forgets") {
             // It only renewed the lease: what was read is still to be settled.
             self.saves = found.saves;
             return Ok(0);
         }
         // What was read is read again from where the lane is now.
-        (self.scanned, self.saves, self.given, self.idle) = (found.floor, found.saves, 0, None);
-        self.batch.clear();
+        self.goes_on_at(found.floor, found.saves);
         Ok(count)
+    }
+
+    fn goes_on_at(&mut self, floor: u64, saves: u64) {
+        (self.scanned, self.floor, self.saves, self.given, self.idle) = (floor, floor, saves, 0, None);
+        self.batch.clear();
     }
 
     async fn fill(&mut self, limit: usize) -> Result<(), Error> {
@@ -119,9 +131,7 @@ impl SqliteCursor {
     async fn write_down(&mut self, settled: Vec<(Item, Settled)>) -> Result<Saved, Error> {
         let Term { lane, epoch } = self.term;
         let save = Save { lane, epoch, saves: self.saves, until: self.until(), now: self.now(), settled };
-        // A sink is told of saves that set something aside, and a power failure must not make that a lie.
-        let sets_aside = save.settled.iter().any(|(_, settled)| *settled != Settled::Sent);
-        let lasting = if sets_aside { Lasting::Disk } else { Lasting::Process };
+        let lasting = lasting(&save.settled);
         let saved = self.desk.write(move |hand| {
             let saved = hand.go_on(lasting, |conn| settle::save(conn, &save))?;
             hand.remember();
@@ -134,12 +144,23 @@ impl SqliteCursor {
             Held::Fenced => Saved::Fenced,
             Held::Yes(saves) => {
                 self.saves = saves;
-                if sets_aside || mutant::on("sqlite-outbox-volatile-saves-told") {
+                if lasting == Lasting::Disk || mutant::on("sqlite-outbox-volatile-saves-told") {
                     self.lasting_saves = saves;
                 }
                 Saved::Kept
             }
         })
+    }
+}
+
+/// A sink is told of saves that set something aside, and keeps no letter's place but of its last batch: a power failure
+/// must not take back either. Of what only went out it says by itself how far that is.
+fn lasting(settled: &[(Item, Settled)]) -> Lasting {
+    let is_told =
+        |(item, settled): &(Item, Settled)| *settled != Settled::Sent || item.source == Source::Aside;
+    match settled.iter().any(is_told) && !mutant::on("sqlite-outbox-letters-come-back") {
+        true => Lasting::Disk,
+        false => Lasting::Process,
     }
 }
 
@@ -180,7 +201,7 @@ impl Cursor for SqliteCursor {
             }
             let pairs: Vec<(Item, Settled)> =
                 self.batch.iter().cloned().zip(settled.iter().cloned()).collect();
-            self.doubt = Some(settled.len());
+            self.doubt = Some((settled.len(), lasting(&pairs)));
             match self.write_down(pairs).await {
                 Ok(Saved::Kept) => {
                     self.doubt = None;
@@ -203,13 +224,16 @@ impl Cursor for SqliteCursor {
 
     fn position(&self, count: usize) -> Position {
         let mut landed = Landed { epoch: self.term.epoch, saves: self.lasting_saves, ..Landed::default() };
+        let mut fresh = Vec::new();
         for Item { entry, source } in &self.batch[..count.min(self.given)] {
             let (sequence, id) = (entry.sequence, entry.message.id);
             match source {
-                Source::Outbox => landed.last = Some((sequence, id)),
+                Source::Outbox => fresh.push((sequence, id)),
                 Source::Aside => landed.letters.push((sequence, id, entry.tries)),
             }
         }
+        landed.last = fresh.last().copied();
+        landed.covers = Some(Covers::of(self.floor, fresh.iter().map(|(sequence, id)| (sequence, id))));
         landed.encode()
     }
 
@@ -228,8 +252,7 @@ impl Cursor for SqliteCursor {
                 Held::Fenced => Ok(Saved::Fenced),
                 Held::Yes((floor, saves)) => {
                     // What was read is read again from where the lane is now.
-                    (self.scanned, self.saves, self.given, self.idle) = (floor, saves, 0, None);
-                    self.batch.clear();
+                    self.goes_on_at(floor, saves);
                     Ok(Saved::Kept)
                 }
             }

@@ -69,7 +69,6 @@ impl Hand {
         answer.map_err(|fault| {
             // The next question starts on a new connection, whatever this one suffers from.
             self.conn = None;
-            self.shared.note(&fault);
             fault.tell(self.shared.place.path())
         })
     }
@@ -77,9 +76,9 @@ impl Hand {
     /// Reads, in one snapshot of an outbox that is not behind what was seen of it.
     pub(super) fn look<T>(&mut self, look: impl FnOnce(&Connection) -> Result<T, Fault>) -> Result<T, Error> {
         // Before the snapshot: what was seen by then is in it, unless the file was set back.
-        let (shared, seen) = (self.shared.clone(), self.shared.seen());
+        let (shared, before) = (self.shared.clone(), self.shared.sight());
         self.read(|conn| {
-            shared.judge(seen, conn)?;
+            shared.judge(before, conn)?;
             look(conn)
         })
     }
@@ -90,10 +89,14 @@ impl Hand {
         lasting: Lasting,
         mut act: impl FnMut(&Connection) -> Result<Done<T>, Fault>,
     ) -> Result<T, Error> {
-        let (shared, seen) = (self.shared.clone(), self.shared.seen());
+        let (shared, before) = (self.shared.clone(), self.shared.sight());
         self.change(lasting, |conn| {
-            shared.judge(seen, conn)?;
-            act(conn)
+            let found = shared.judge(before, conn)?;
+            act(conn).inspect_err(|fault| {
+                if fault.is_outbox_behind() {
+                    shared.close(found.mark);
+                }
+            })
         })
     }
 
@@ -127,7 +130,6 @@ impl Hand {
             if !fault.commit_did_nothing() {
                 self.conn = None;
             }
-            shared.note(&fault);
             let error = fault.tell(shared.place.path());
             return Err(if doubt { error.maybe_applied() } else { error });
         }

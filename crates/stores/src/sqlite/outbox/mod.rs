@@ -19,11 +19,12 @@ mod position;
 mod read;
 mod row;
 mod settle;
+mod sight;
 mod write;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -31,21 +32,22 @@ use semel_core::error::{Error, Kind};
 use semel_core::lease::Nonce;
 use semel_core::message::{Message, MessageId, Topic};
 use semel_core::outbox::{
-    self, Aside, Entry, Facts, Found, Judged, LANES_MAX, Lane, Letter, Outbox, Overview, Taken, Tended, Term,
+    self, Aside, Entry, Facts, Judged, LANES_MAX, Lane, Letter, Outbox, Overview, Taken, Tended, Term,
     Verdict,
 };
-use semel_core::store::{Mark, Pending};
-use semel_core::{Clock, SystemClock, mutant};
+use semel_core::store::Pending;
+use semel_core::{Clock, SystemClock, Timestamp, mutant};
 use tokio::sync::oneshot;
 
 use super::connect::{self, Role};
 use super::error::Fault;
 use super::place::Place;
 use super::queue::{Queue, Refused};
-use super::witness::{Witness, Witnesses};
+use super::witness::Witnesses;
 use super::{migrate, reader, spawn};
 use hand::{Done, Hand, Job, Lasting, LoseAnswer};
 use settle::Judgement;
+use sight::{Found, Sight};
 
 pub use write::enqueue;
 pub(super) use write::{enqueue_at, must_be_in_transaction, must_sync, tell};
@@ -86,41 +88,8 @@ struct Shared {
     witnesses: Witnesses,
     options: Options,
     facts: Facts,
-    /// The furthest mark seen.
-    seen: Mutex<Mark>,
+    sight: Mutex<Sight>,
     lose_answer: LoseAnswer,
-}
-
-impl Shared {
-    /// Ask before reading the database's own, as of a [store](super::shared::Shared::seen).
-    fn seen(&self) -> Mark {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn has_come_to(&self, mark: Mark) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen = Mark { epoch: mark.epoch.max(seen.epoch), token: mark.token.max(seen.token) };
-    }
-
-    /// Writes down that the outbox was found behind: until a rebase nobody else shall go on with it either.
-    fn note(&self, fault: &Fault) {
-        if fault.is_outbox_behind() && !mutant::on("sqlite-outbox-behind-unwritten") {
-            self.witnesses.save(Witness { store_id: self.facts.store_id, mark: self.seen(), behind: true });
-        }
-    }
-
-    /// Refuses an outbox that is behind what had been seen of it before it was looked at. A relay that went on would
-    /// settle what now has the numbers of what it read, and pass by what waits again.
-    fn judge(&self, seen_before: Mark, conn: &Connection) -> Result<(), Fault> {
-        let found = settle::mark(conn, self.facts.store_id)?;
-        if settle::is_behind(found, seen_before) && !mutant::on("sqlite-outbox-step-back-unnoticed") {
-            // What is said to be behind has neither state's epochs.
-            self.has_come_to(found);
-            return Err(Fault::outbox_went_back(found, seen_before));
-        }
-        self.has_come_to(found);
-        Ok(())
-    }
 }
 
 /// The way to the threads.
@@ -155,8 +124,8 @@ impl SqliteOutbox {
         let lanes = lanes(&writer, &place, options.lanes)?;
         let witnesses = Witnesses::at(options.witness.as_deref(), &place, "-semel-outbox-witness");
         let facts = Facts { engine: "sqlite", store_id, lanes };
-        let (seen, lose_answer) = (Mutex::default(), LoseAnswer::default());
-        let shared = Arc::new(Shared { place, witnesses, options, facts, seen, lose_answer });
+        let (sight, lose_answer) = (Mutex::default(), LoseAnswer::default());
+        let shared = Arc::new(Shared { place, witnesses, options, facts, sight, lose_answer });
         Self::start(shared, reader, writer)
     }
 
@@ -264,81 +233,33 @@ impl Drop for Desk {
 }
 
 impl Hand {
-    /// What was seen of the outbox, by this process and by the witnesses.
-    fn seen(&self) -> Result<Vec<Witness>, Error> {
-        let Shared { facts, witnesses, .. } = &*self.shared;
-        let mut seen = witnesses.load()?;
-        seen.push(Witness { store_id: facts.store_id, mark: self.shared.seen(), behind: false });
-        Ok(seen)
-    }
-
     /// Reads, and says why no lane is given out, if so: the database is behind what was seen of it.
     fn ask<T>(
         &mut self,
         look: impl FnOnce(&Connection) -> Result<T, Fault>,
     ) -> Result<(T, Option<String>), Error> {
+        let shared = self.shared.clone();
         // Before the database: beside a relay that is at work the witness goes on.
         let late = mutant::on("sqlite-outbox-witness-asked-late");
-        let mut seen = if late { Vec::new() } else { self.seen()? };
-        let store_id = self.shared.facts.store_id;
-        let (found, mark) = self.read(|conn| Ok((look(conn)?, settle::mark(conn, store_id)?)))?;
+        let mut witnesses = if late { Vec::new() } else { shared.witnesses.load()? };
+        let (answer, found) =
+            self.read(|conn| Ok((look(conn)?, Found::read(conn, shared.facts.store_id)?)))?;
         if late {
-            seen = self.seen()?;
+            witnesses = shared.witnesses.load()?;
         }
-        let stopped = self.stopped(mark, &seen);
-        if stopped.is_none() {
-            // What is put back from now on is noticed by the next look.
-            self.shared.has_come_to(mark);
-        }
-        Ok((found, stopped))
-    }
-
-    fn stopped(&self, found: Mark, seen: &[Witness]) -> Option<String> {
-        let Shared { place, facts, .. } = &*self.shared;
-        let at = place.path().display();
-        let is_missed = |seen: &Witness| {
-            seen.store_id != facts.store_id
-                || settle::is_behind(found, seen.mark)
-                // Only a rebase gives lanes out with a later epoch.
-                || (seen.behind && found.epoch <= seen.mark.epoch)
-        };
-        let seen = seen.iter().find(|seen| is_missed(seen))?;
-        if mutant::on("sqlite-outbox-restore-unnoticed") {
-            return None;
-        }
-        let what = if seen.store_id != facts.store_id {
-            "is not the one that was used at this place before".to_owned()
-        } else if seen.behind {
-            let Mark { epoch, token } = seen.mark;
-            format!("was restored from an older state, as a relay found at epoch {epoch}, message {token}")
-        } else {
-            format!(
-                "was restored from an older state: its outbox is at epoch {}, message {}, and was seen at \
-                 epoch {}, message {}",
-                found.epoch, found.token, seen.mark.epoch, seen.mark.token
-            )
-        };
-        Some(format!(
-            "the database {at} {what}; what waits in it may have been published already. Rebase to publish it \
-             again"
-        ))
+        Ok((answer, shared.stopped(found, &witnesses)))
     }
 
     /// Writes down how far the outbox has come, now and then.
     fn remember(&mut self) {
         if self.witnessed.is_none_or(|last| last.elapsed() >= WITNESS_EVERY) {
             self.witnessed = Some(Instant::now());
-            match self.look(|_| Ok(())) {
-                Ok(()) => self.remember_at(self.shared.seen()),
+            let (shared, before) = (self.shared.clone(), self.shared.sight());
+            match self.read(|conn| shared.judge(before, conn)) {
+                Ok(found) => shared.remember(found),
                 Err(error) => tracing::warn!(%error, "the outbox could not be looked at"),
             }
         }
-    }
-
-    fn remember_at(&mut self, mark: Mark) {
-        let Shared { facts, witnesses, .. } = &*self.shared;
-        self.shared.has_come_to(mark);
-        witnesses.save(Witness { store_id: facts.store_id, mark, behind: false });
     }
 }
 
@@ -367,10 +288,10 @@ impl Outbox for SqliteOutbox {
                 Ok(statement.query_row([now.as_micros()], |row| row.get::<_, bool>(0))?)
             };
             // Reading first: nobody should wait for a write lock that is taken for nothing.
-            if !self.0.read(move |hand| hand.read(look)).await? {
+            if !self.0.read(move |hand| hand.look(look)).await? {
                 return Ok(Tended::default());
             }
-            self.0.write(move |hand| hand.change(Lasting::Disk, |conn| settle::tend(conn, now))).await
+            self.0.write(move |hand| hand.go_on(Lasting::Disk, |conn| settle::tend(conn, now))).await
         })
     }
 
@@ -391,7 +312,7 @@ impl Outbox for SqliteOutbox {
         Box::pin(self.0.read(move |hand| hand.read(|conn| read::letters(conn, only, after, limit))))
     }
 
-    fn find(&self, id: MessageId) -> Pending<'_, Option<Found>> {
+    fn find(&self, id: MessageId) -> Pending<'_, Option<outbox::Found>> {
         Box::pin(self.0.read(move |hand| hand.read(|conn| read::find(conn, id))))
     }
 
@@ -416,13 +337,12 @@ impl Outbox for SqliteOutbox {
         let by = by[..by.floor_char_boundary(OPERATOR_BYTES_MAX)].to_owned();
         Box::pin(self.0.write(move |hand| {
             let now = hand.shared.options.clock.now();
-            let seen = hand.seen()?.iter().map(|seen| seen.mark).max().unwrap_or_default();
-            let store_id = hand.shared.facts.store_id;
-            let (mark, count) = hand.change(Lasting::Disk, |conn| {
-                let found = settle::mark(conn, store_id)?;
-                settle::rebase(conn, found, seen, &by, now)
+            let (shared, seen) = (hand.shared.clone(), hand.shared.furthest()?);
+            let (found, count) = hand.change(Lasting::Disk, |conn| {
+                let found = Found::read(conn, shared.facts.store_id)?;
+                settle::rebase(conn, found.mark, seen, &by, now)
             })?;
-            hand.remember_at(mark);
+            shared.remember(found);
             Ok(count)
         }))
     }
@@ -435,30 +355,41 @@ fn take(
     holder: Nonce,
     lease: Duration,
 ) -> Result<Taken, Error> {
-    if let ((), Some(why)) = hand.ask(|_| Ok(()))? {
-        return Ok(Taken::Stopped { why });
+    /// What came of it.
+    enum Came {
+        Taken(u64, settle::Row, Found),
+        Held(Timestamp, Duration),
+        Stopped(String),
     }
-    let Shared { options, facts, .. } = &*hand.shared.clone();
-    let clock = &options.clock;
-    let taken = hand.go_on(Lasting::Disk, |conn| {
-        let found = settle::lane(conn, lane)?;
-        let now = clock.now();
-        let by_another = found.holder.is_some_and(|held_by| held_by != holder);
-        if by_another && now < found.lease_until {
-            return Ok(Done::Leave(Err((found.lease_until, found.lease_until.since(now)))));
+    let shared = hand.shared.clone();
+    let came = hand.change(Lasting::Disk, |conn| {
+        let found = Found::read(conn, shared.facts.store_id)?;
+        // With the write lock: nobody is further than what is found.
+        let witnesses = match shared.witnesses.load() {
+            Ok(witnesses) => witnesses,
+            Err(error) => return Ok(Done::Leave(Err(error))),
+        };
+        if let Some(why) = shared.stopped(found, &witnesses) {
+            return Ok(Done::Leave(Ok(Came::Stopped(why))));
+        }
+        let (row, now) = (settle::lane(conn, lane)?, shared.options.clock.now());
+        let by_another = row.holder.is_some_and(|held_by| held_by != holder);
+        if by_another && now < row.lease_until {
+            return Ok(Done::Leave(Ok(Came::Held(row.lease_until, row.lease_until.since(now)))));
         }
         let epoch = settle::take(conn, lane, holder, now.after(lease))?;
-        Ok(Done::Commit(Ok((epoch, found, settle::mark(conn, facts.store_id)?))))
-    })?;
-    match taken {
-        Err((until, wait)) => Ok(Taken::Held { until, wait }),
-        Ok((epoch, found, mark)) => {
-            hand.remember_at(mark);
+        let found = Found::read(conn, shared.facts.store_id)?;
+        Ok(Done::Commit(Ok(Came::Taken(epoch, row, found))))
+    })??;
+    Ok(match came {
+        Came::Stopped(why) => Taken::Stopped { why },
+        Came::Held(until, wait) => Taken::Held { until, wait },
+        Came::Taken(epoch, row, found) => {
+            shared.remember(found);
             let term = Term { lane, epoch };
-            let cursor = cursor::SqliteCursor::new(desk, term, lease, found.saves, found.floor);
-            Ok(Taken::Yours(Box::new(cursor)))
+            Taken::Yours(Box::new(cursor::SqliteCursor::new(desk, term, lease, row.saves, row.floor)))
         }
-    }
+    })
 }
 
 impl fmt::Debug for SqliteOutbox {

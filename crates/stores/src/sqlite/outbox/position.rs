@@ -9,8 +9,11 @@ use bytes::Bytes;
 use semel_core::error::{Error, Kind};
 use semel_core::message::MessageId;
 use semel_core::outbox::Position;
+use sha2::{Digest, Sha256};
 
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
+/// As before, without what it covers.
+const FORMAT_WITHOUT_DIGEST: u8 = 2;
 /// As before, without an epoch and saves.
 const FORMAT_WITHOUT_EPOCH: u8 = 1;
 
@@ -24,8 +27,31 @@ pub(super) struct Landed {
     pub(super) saves: u64,
     /// The last that came from the outbox itself; with it, all before it.
     pub(super) last: Option<(u64, MessageId)>,
+    /// Which ones those are, if the position says.
+    pub(super) covers: Option<Covers>,
     /// Letters that were read again, with the number of tries they had then.
     pub(super) letters: Vec<(u64, MessageId, u32)>,
+}
+
+/// Messages of a lane, one after the other: above a number, and a digest of their numbers and ids. Their last alone would
+/// not tell: whoever does its work again after a restore may give a message its old id and, by chance, its old number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Covers {
+    pub(super) above: u64,
+    digest: [u8; 16],
+}
+
+impl Covers {
+    pub(super) fn of<'a>(above: u64, messages: impl Iterator<Item = (&'a u64, &'a MessageId)>) -> Self {
+        let mut hash = Sha256::new();
+        for (sequence, id) in messages {
+            hash.update(sequence.to_be_bytes());
+            hash.update(id.as_bytes());
+        }
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&hash.finalize()[..16]);
+        Self { above, digest }
+    }
 }
 
 impl Landed {
@@ -33,6 +59,9 @@ impl Landed {
         let mut bytes = vec![FORMAT];
         bytes.extend(self.epoch.to_be_bytes());
         bytes.extend(self.saves.to_be_bytes());
+        let Covers { above, digest } = self.covers.unwrap_or(Covers { above: u64::MAX, digest: [0; 16] });
+        bytes.extend(above.to_be_bytes());
+        bytes.extend(digest);
         let (sequence, id) = self.last.unwrap_or((0, MessageId::from_bytes([0; 16])));
         bytes.extend(sequence.to_be_bytes());
         bytes.extend(id.as_bytes());
@@ -52,14 +81,21 @@ impl Landed {
             Some((sequence, MessageId::from_bytes(take(bytes)?)))
         };
         let parse = |bytes: &mut &[u8]| {
-            let (epoch, saves) = match take(bytes)? {
-                [FORMAT] => (u64::from_be_bytes(take(bytes)?), u64::from_be_bytes(take(bytes)?)),
-                [FORMAT_WITHOUT_EPOCH] => (0, 0),
-                [_] => return None,
+            let [format] = take(bytes)?;
+            let number = |bytes: &mut &[u8]| Some(u64::from_be_bytes(take(bytes)?));
+            let (epoch, saves) = match format {
+                FORMAT | FORMAT_WITHOUT_DIGEST => (number(bytes)?, number(bytes)?),
+                FORMAT_WITHOUT_EPOCH => (0, 0),
+                _ => return None,
             };
+            let covers = match format {
+                FORMAT => Some(Covers { above: number(bytes)?, digest: take(bytes)? }),
+                _ => None,
+            };
+            let covers = covers.filter(|covers| covers.above < u64::MAX);
             let (sequence, id) = read(bytes)?;
             let last = (sequence > 0).then_some((sequence, id));
-            let mut landed = Self { epoch, saves, last, letters: Vec::new() };
+            let mut landed = Self { epoch, saves, last, covers, letters: Vec::new() };
             let letters = u32::from_be_bytes(take(bytes)?);
             for _ in 0..letters {
                 let (sequence, id) = read(bytes)?;
@@ -88,10 +124,11 @@ mod tests {
     #[test]
     fn a_position_comes_back_as_it_was_kept_and_others_are_refused() {
         let id = MessageId::new();
+        let covers = Some(Covers::of(6, [(&7, &id)].into_iter()));
         let some = [
             Landed::default(),
-            Landed { epoch: 4, saves: 6, last: Some((7, id)), letters: Vec::new() },
-            Landed { epoch: 5, saves: 0, last: None, letters: vec![(3, id, 2), (9, id, 0)] },
+            Landed { epoch: 4, saves: 6, last: Some((7, id)), covers, letters: Vec::new() },
+            Landed { epoch: 5, covers, letters: vec![(3, id, 2), (9, id, 0)], ..Landed::default() },
         ];
         for landed in some {
             let kept = landed.encode();
@@ -105,12 +142,14 @@ mod tests {
     }
 
     #[test]
-    fn a_position_that_an_older_relay_kept_is_read_and_has_no_epoch() {
+    fn a_position_that_an_older_relay_kept_is_read_and_says_less() {
         let id = MessageId::new();
-        let landed = Landed { epoch: 4, saves: 6, last: Some((7, id)), letters: Vec::new() };
+        let landed = Landed { epoch: 4, saves: 6, last: Some((7, id)), ..Landed::default() };
         let kept = landed.encode();
-        let old = [&[FORMAT_WITHOUT_EPOCH][..], &kept.0[17..]].concat();
-        let decoded = Landed::decode(&Position(old.into())).unwrap();
+        let rest = &kept.0[41..];
+        let old = |format: u8, head: &[u8]| Position([&[format][..], head, rest].concat().into());
+        assert_eq!(Landed::decode(&old(FORMAT_WITHOUT_DIGEST, &kept.0[1..17])).unwrap(), landed);
+        let decoded = Landed::decode(&old(FORMAT_WITHOUT_EPOCH, &[])).unwrap();
         assert_eq!(decoded, Landed { epoch: 0, saves: 0, ..landed });
     }
 }

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::{Connection, OptionalExtension, params};
 use semel_core::clock::Timestamp;
-use semel_core::lease::{Nonce, Token};
+use semel_core::lease::Nonce;
 use semel_core::message::MessageId;
 use semel_core::mutant;
 use semel_core::outbox::{Aside, Judged, Lane, Settled, Tended, Verdict, shortened};
 use semel_core::store::Mark;
 
 use super::hand::Done;
-use super::position::Landed;
+use super::position::{Covers, Landed};
 use super::read::{self, Item, Source};
 use super::row::{self, signed};
+use super::sight::Found;
 use crate::sqlite::error::Fault;
-use crate::sqlite::reader::must_be;
 
 /// Delayed messages moved in one transaction; writers go in between.
 const TEND_MAX: usize = 256;
@@ -49,22 +49,6 @@ pub(super) fn lane(conn: &Connection, lane: Lane) -> Result<Row, Fault> {
         })
     });
     row.optional()?.ok_or_else(|| Fault::damaged(format!("lane {} of the outbox is missing", lane.0)))
-}
-
-/// How far the outbox has come: the last holding of a lane, the last number given. Either only grows. A fault of its own if the file holds
-/// another store by now.
-pub(super) fn mark(conn: &Connection, store_id: [u8; 16]) -> Result<Mark, Fault> {
-    let mut statement = conn.prepare_cached(include_str!("sql/mark.sql"))?;
-    let found = statement.query_row([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)));
-    let (epoch, sequence, found): (i64, i64, _) = found?;
-    must_be(store_id, found)?;
-    Ok(Mark { epoch: epoch.unsigned_abs(), token: Token(sequence.unsigned_abs()) })
-}
-
-/// Whether an outbox is behind what was seen of it. Others may have taken lanes since it was set back.
-pub(super) fn is_behind(found: Mark, seen: Mark) -> bool {
-    let fewer = found.token < seen.token && !mutant::on("sqlite-outbox-judged-by-epoch");
-    found.epoch < seen.epoch || fewer
 }
 
 /// The lane has a new holder, under a number no holding of any lane had before.
@@ -246,7 +230,17 @@ pub(super) fn adopt(
             return Err(Fault::other_message(sequence, "which a sink says has landed"));
         }
         floor = sequence;
-        remove(conn, to, found.floor, floor)?;
+        let removed = remove(conn, to, found.floor, floor)?;
+        // Where a part was saved, that was done here.
+        if let Some(covers) = landed.covers.filter(|covers| found.floor <= covers.above)
+            && covers != Covers::of(covers.above, removed.range(covers.above + 1..))
+            && !mutant::on("sqlite-outbox-position-by-its-end")
+        {
+            return Err(Fault::other_message(
+                sequence,
+                "up to which a sink says messages have landed, or one before it",
+            ));
+        }
     }
     let mut keys = BTreeSet::new();
     for (sequence, id, tries) in &landed.letters {
@@ -348,7 +342,7 @@ pub(super) fn rebase(
     seen: Mark,
     by: &str,
     now: Timestamp,
-) -> Result<Done<(Mark, u64)>, Fault> {
+) -> Result<Done<(Found, u64)>, Fault> {
     let fresh = found.acknowledged(seen);
     let (epoch, sequence) = (signed(fresh.epoch)?, signed(fresh.token.0)?);
     conn.prepare_cached(include_str!("sql/raise_epoch.sql"))?.execute([epoch])?;
@@ -360,7 +354,7 @@ pub(super) fn rebase(
     let values = params![epoch, now.as_micros(), by];
     conn.prepare_cached(include_str!("sql/rebased.sql"))?.execute(values)?;
     let count: i64 = conn.prepare_cached(include_str!("sql/count.sql"))?.query_row([], |row| row.get(0))?;
-    Ok(Done::Commit((fresh, count.unsigned_abs())))
+    Ok(Done::Commit((Found { mark: fresh, rebased: fresh.epoch }, count.unsigned_abs())))
 }
 
 /// Spreads messages over so many lanes from now on. `false`: some wait, and would be in the wrong one.

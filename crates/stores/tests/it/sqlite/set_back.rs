@@ -229,6 +229,128 @@ async fn a_later_holding_does_not_hide_that_messages_are_gone() {
     assert!(matches!(&taken, Taken::Stopped { why } if why.contains("message 2")));
 }
 
+// G-40, G-44: applications that do their work again give a message the id it had.
+#[tokio::test]
+async fn what_a_sink_has_covers_no_message_that_was_written_since_below_its_last() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let again = message("a", "again");
+    let mut cursor = take(&outbox).await;
+    let copy = disk.back_up();
+    write(&disk, &[message("a", "lost"), again.clone()]);
+    assert_eq!(texts(&mut cursor).await, ["lost", "again"]);
+    let landed = cursor.position(2);
+    drop((cursor, outbox));
+    disk.set_back(&copy, OUTBOX);
+    write(&disk, &[message("a", "new"), again]);
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let mut cursor = take(&outbox).await;
+    refused(cursor.adopt(&landed).await, Kind::WentBack);
+    outbox.rebase("ops").await.unwrap();
+    assert_eq!(texts(&mut take(&outbox).await).await, ["new", "again"]);
+}
+
+// G-43: what a sink has of a batch of which a part was saved.
+#[tokio::test]
+async fn what_a_sink_has_is_adopted_also_where_a_part_of_it_was_saved() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1"), message("a", "2"), message("a", "3")]);
+    let mut cursor = take(&outbox).await;
+    cursor.next(2).await.unwrap();
+    let landed = cursor.position(2);
+    cursor.save(&[Settled::Sent]).await.unwrap();
+    cursor.give_back().await.unwrap();
+    let mut cursor = take(&outbox).await;
+    assert_eq!(cursor.adopt(&landed).await.unwrap(), Saved::Kept);
+    assert_eq!(texts(&mut cursor).await, ["3"]);
+}
+
+// G-43: a power failure may take back saves that were not synced, and no later position names a letter that landed.
+#[tokio::test]
+async fn a_letter_that_landed_is_settled_for_good_before_a_sink_is_told_of_more() {
+    let disk = Disk::new();
+    let clock = ManualClock::new();
+    let options = outbox::Options { clock: clock.clone(), ..outbox::Options::default() };
+    let outbox = SqliteOutbox::open_with(disk.path(), options).unwrap();
+    write(&disk, &[message("a", "1"), message("b", "2")]);
+    let mut cursor = take(&outbox).await;
+    cursor.next(1).await.unwrap();
+    let later = Settled::Later { reason: "not now".into(), again_in: Duration::from_secs(1) };
+    cursor.save(&[later]).await.unwrap();
+    let copy = disk.back_up();
+    clock.shift(2_000_000);
+    cursor.next(1).await.unwrap();
+    cursor.save(&[Settled::Sent]).await.unwrap();
+    cursor.next(1).await.unwrap();
+    let landed = cursor.position(1);
+    drop(cursor);
+    disk.set_back(&copy, OUTBOX);
+    clock.shift(60_000_000);
+    let restarted = SqliteOutbox::open(disk.path()).unwrap();
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    let text = refused(take(&restarted).await.adopt(&landed).await, Kind::WentBack);
+    assert!(text.contains("saves"), "{text}");
+}
+
+// G-43, G-44
+#[tokio::test]
+async fn a_save_whose_answer_was_lost_counts_for_what_a_sink_is_told() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    write(&disk, &[message("a", "1"), message("b", "2")]);
+    let mut cursor = take(&outbox).await;
+    let copy = disk.back_up();
+    cursor.next(1).await.unwrap();
+    outbox.lose_answer_of_next_save();
+    let dead = [Settled::Dead { reason: "never".into() }];
+    assert!(cursor.save(&dead).await.unwrap_err().outcome_is_unknown());
+    assert_eq!(cursor.save(&dead).await.unwrap(), Saved::Kept);
+    cursor.next(1).await.unwrap();
+    let landed = cursor.position(1);
+    drop((cursor, outbox));
+    disk.set_back(&copy, OUTBOX);
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    refused(take(&outbox).await.adopt(&landed).await, Kind::WentBack);
+    outbox.rebase("ops").await.unwrap();
+    assert_eq!(texts(&mut take(&outbox).await).await, ["1", "2"]);
+}
+
+// G-44
+#[tokio::test]
+async fn an_outbox_found_behind_when_it_was_opened_stays_closed_however_far_others_take_it() {
+    let disk = Disk::new();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let cursor = take(&outbox).await;
+    let copy = disk.back_up();
+    write(&disk, &[message("a", "1"), message("a", "2")]);
+    outbox.overview().await.unwrap();
+    cursor.give_back().await.unwrap();
+    drop(take(&outbox).await.give_back().await);
+    drop(outbox);
+    disk.set_back(&copy, OUTBOX);
+    let stopped = async || {
+        let outbox = SqliteOutbox::open(disk.path()).unwrap();
+        let taken = outbox.take(Lane(0), Nonce::random(), DAY).await.unwrap();
+        matches!(&taken, Taken::Stopped { why } if why.contains("older state"))
+    };
+    assert!(stopped().await);
+    // The application goes on, and so does a relay that knows of nothing.
+    write(&disk, &[message("a", "3"), message("a", "4"), message("a", "5")]);
+    let elsewhere = Some(disk.0.path().join("elsewhere"));
+    let unaware = outbox::Options { witness: elsewhere, ..outbox::Options::default() };
+    let unaware = SqliteOutbox::open_with(disk.path(), unaware).unwrap();
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    for _ in 0..3 {
+        take(&unaware).await.give_back().await.unwrap();
+    }
+    assert!(stopped().await, "its numbers are above the old ones by now");
+    SqliteOutbox::open(disk.path()).unwrap().rebase("ops").await.unwrap();
+    assert!(!stopped().await);
+}
+
 fn batch() -> Batch {
     Batch { group: "mailer".into(), ..Batch::default() }
 }

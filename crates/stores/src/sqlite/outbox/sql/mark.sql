@@ -1,4 +1,4 @@
--- How far the outbox has come: the last holding of a lane, the last number given. And of which store it is.
+-- How far the outbox has come: the last holding of a lane, the last number given, the last rebase. And of which store it is.
 SELECT epoch, coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'semel_outbox'), 0),
-       (SELECT store_id FROM semel_meta)
+       coalesce((SELECT max(epoch) FROM semel_outbox_rebase), 0), (SELECT store_id FROM semel_meta)
 FROM semel_outbox_meta;
