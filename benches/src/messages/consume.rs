@@ -188,7 +188,7 @@ pub(super) async fn window(
     group: &str,
     count: u64,
 ) -> Result<f64> {
-    let mut consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), Options::new(group));
+    let consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), Options::new(group));
     let (tally, (stop, stopped)) = (consumer.tally(), oneshot::channel::<()>());
     let task = tokio::spawn(async move { consumer.run(async { drop(stopped.await) }).await });
     let (settled, began) = until(&tally, count / 10).await?;

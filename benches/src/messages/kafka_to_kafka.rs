@@ -210,7 +210,7 @@ async fn through_database(
     let session = Session::warm(shop, broker, Times::new(0)).await?;
     let source = Kafka::open(inbox.clone(), kafka::Options::new(address, vec![FROM.into()], group)).await?;
     let apply = Arc::new(Joined::new(inbox.clone(), Onward));
-    let mut consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), Options::new(group));
+    let consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), Options::new(group));
     let (stop, stopped) = oneshot::channel::<()>();
     let task = tokio::spawn(async move { consumer.run(async { drop(stopped.await) }).await });
     let mut span = Span::new(count);

@@ -63,7 +63,7 @@ async fn work(
     let target = arguments.target()?;
     let to = target.shown();
     let call = call::Call::new(inbox.clone(), http, target);
-    let mut consumer = Consumer::new(source, Arc::new(call), inbox, runtime, arguments.options());
+    let consumer = Consumer::new(source, Arc::new(call), inbox, runtime, arguments.options());
     let tally = consumer.tally();
     arguments.metrics.consumer(tally.clone()).await?;
     println!("semel consume: group {} from {} to {}", arguments.group, arguments.shown_from(), to);

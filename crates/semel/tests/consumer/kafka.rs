@@ -24,6 +24,8 @@ use crate::world::{World, named, until};
 crate::on_every_database!(
     messages_of_a_topic_are_applied_once_and_in_order,
     a_rebalance_neither_loses_nor_repeats,
+    messages_compressed_in_any_way_are_read,
+    a_member_whose_name_another_takes_ends_and_says_so,
     the_databases_offset_is_where_reading_goes_on,
     a_reader_that_begins_at_the_end_misses_nothing_after_a_restart,
     a_compacted_topic_delivers_again_for_ever,
@@ -141,11 +143,15 @@ impl Topic {
         let mut from = kafka::Options::new(&self.brokers, topics, &self.name);
         from.start = start;
         from.session_timeout = Duration::from_secs(10);
+        self.start_from(world, from).await
+    }
+
+    async fn start_from(&self, world: &World, from: kafka::Options) -> Running {
         let source = Kafka::open(world.inbox.clone(), from).await.unwrap();
         let (apply, inbox) = (world.apply.clone(), world.inbox.clone());
         // A group of its own: members of one Kafka group wait for each other, whatever they read.
         let options = Options { group: self.name.clone(), batch_max: 10, ..options() };
-        let mut consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), options);
+        let consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), options);
         let (tally, (stop, stopped)) = (consumer.tally(), oneshot::channel::<()>());
         let task = tokio::spawn(async move { consumer.run(async { drop(stopped.await) }).await });
         Running { tally, stop, task }
@@ -212,6 +218,41 @@ async fn a_rebalance_neither_loses_nor_repeats(world: World) {
     effects.sort();
     effects.dedup();
     assert_eq!(effects.len(), all);
+}
+
+async fn messages_compressed_in_any_way_are_read(world: World) {
+    // G-45
+    let Some(mut topic) = Topic::new(1).await else { return };
+    let ways = ["none", "gzip", "snappy", "lz4", "zstd"];
+    for way in ways {
+        topic.producer = config(&topic.brokers, "compression.type", way).create().unwrap();
+        topic.publish(way, "k", &"x".repeat(10_000)).await;
+    }
+    let consumer = topic.start(&world).await;
+    until("all are read", async || world.effects().await.len() == ways.len()).await;
+    consumer.stop().await;
+    assert_eq!(world.effects().await, ways);
+}
+
+async fn a_member_whose_name_another_takes_ends_and_says_so(world: World) {
+    // G-47
+    let Some(topic) = Topic::new(1).await else { return };
+    let named = || {
+        let mut from = kafka::Options::new(&topic.brokers, vec![topic.name.clone()], &topic.name);
+        from.also.push(("group.instance.id".into(), "one".into()));
+        from
+    };
+    let first = topic.start_from(&world, named()).await;
+    topic.publish("1", "k", "x").await;
+    until("it reads", async || world.effects().await.len() == 1).await;
+    let second = topic.start_from(&world, named()).await;
+    let error =
+        tokio::time::timeout(Duration::from_secs(60), first.task).await.unwrap().unwrap().unwrap_err();
+    assert_eq!(error.kind(), semel::error::Kind::Closed, "{error}");
+    assert!(error.to_string().contains("start it again"), "{error}");
+    topic.publish("2", "k", "x").await;
+    until("the other reads on", async || world.effects().await.len() == 2).await;
+    second.stop().await;
 }
 
 async fn the_databases_offset_is_where_reading_goes_on(world: World) {

@@ -134,7 +134,7 @@ impl Running {
         options: Options,
     ) -> Self {
         let runtime = Arc::new(Tokio::new());
-        let mut consumer = Consumer::new(source, apply, world.inbox.clone(), runtime, options);
+        let consumer = Consumer::new(source, apply, world.inbox.clone(), runtime, options);
         let (tally, (stop, stopped)) = (consumer.tally(), oneshot::channel::<()>());
         let task = tokio::spawn(async move { consumer.run(async { drop(stopped.await) }).await });
         Self { tally, stop, task }
@@ -287,7 +287,7 @@ async fn a_ledger_that_forgets_too_early_is_refused_at_start(world: World) {
     stream.publish(Some("1"), None, "a").await;
     let source = stream.source(Duration::from_secs(30)).await;
     let runtime = Arc::new(Tokio::new());
-    let mut consumer = Consumer::new(source, world.apply.clone(), world.inbox.clone(), runtime, options());
+    let consumer = Consumer::new(source, world.apply.clone(), world.inbox.clone(), runtime, options());
     let tally = consumer.tally();
     let refused = tokio::time::timeout(Duration::from_secs(20), consumer.run(std::future::pending())).await;
     let refused = refused.expect("it does not start").unwrap_err();

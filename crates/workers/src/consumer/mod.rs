@@ -130,11 +130,12 @@ impl<S: Source> Consumer<S> {
     /// Consumes until `shutdown` ends; then finishes the batch at hand and gives back what it cannot finish.
     ///
     /// Refuses to start with a ledger that would forget too early (G-46), and ends by itself only with an
-    /// error that time does not heal.
+    /// error that time does not heal. To go on after that, open the source again: it has read ahead what was not applied.
     ///
     /// # Cancellation
-    /// Safe: what was not acknowledged is delivered again, and what had committed is then a duplicate.
-    pub async fn run(&mut self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+    /// Safe: what was not acknowledged is delivered again, to whoever opens the source next, and what had committed is then
+    /// a duplicate.
+    pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
         self.engine.options.check()?;
         let horizon = self.source.horizon().await?;
         self.engine.options.retention.check(horizon).map_err(|short| {

@@ -21,6 +21,7 @@ use std::time::Duration;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
+use rdkafka::types::RDKafkaErrorCode;
 use semel_core::error::{Error, Kind};
 use semel_core::inbox::{Horizon, Offset};
 use semel_core::store::Pending;
@@ -47,7 +48,8 @@ const AHEAD_MAX: usize = 2000;
 pub enum Start {
     /// With the oldest message.
     Beginning,
-    /// With the next one to be written.
+    /// With the next one to be written when a member of the group first hears of the partition. In one that is added to the
+    /// topic later, what was written before that is not read.
     End,
 }
 
@@ -204,10 +206,24 @@ impl Source for Kafka {
 }
 
 fn told(what: &str, error: &rdkafka::error::KafkaError) -> Error {
-    let kind = match error {
-        rdkafka::error::KafkaError::ClientConfig(..) => Kind::Misconfigured,
-        _ => Kind::Unreachable,
-    };
     let words = crate::kafka::words(error);
-    Error::new(kind, format!("{what}: {words}")).because(words)
+    let (kind, advice) = match error {
+        rdkafka::error::KafkaError::ClientConfig(..) => (Kind::Misconfigured, ""),
+        // Said once. The client reads nothing any more.
+        _ if is_fatal(error) => (
+            Kind::Closed,
+            "; this member is out for good (another with its group.instance.id?), start it again",
+        ),
+        _ if error.rdkafka_error_code() == Some(RDKafkaErrorCode::NotImplemented) => {
+            (Kind::Misconfigured, "; a message may be compressed in a way that this build does not read")
+        }
+        _ => (Kind::Unreachable, ""),
+    };
+    Error::new(kind, format!("{what}: {words}{advice}")).because(words)
+}
+
+/// Whether the client has ended by it.
+fn is_fatal(error: &rdkafka::error::KafkaError) -> bool {
+    let is_fatal = matches!(error, rdkafka::error::KafkaError::MessageConsumptionFatal(_));
+    is_fatal && !mutant::on("kafka-source-fatal-is-tried-again")
 }

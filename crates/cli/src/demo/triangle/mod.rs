@@ -129,7 +129,7 @@ async fn play(without: Without, orders: u64, seed: u64) -> anyhow::Result<Tally>
                     receipt(tx, &arrival.message.payload).map_err(|error| failure(&error))
                 },
             );
-            let mut consumer = Consumer::new(
+            let consumer = Consumer::new(
                 broker.clone(),
                 Arc::new(apply),
                 inbox.clone(),

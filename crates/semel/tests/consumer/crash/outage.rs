@@ -93,7 +93,7 @@ impl Consuming {
     fn start(source: impl Source + 'static, world: &World, group: &str) -> Self {
         let options = Options { group: group.to_owned(), batch_max: 20, ..options() };
         let (apply, inbox) = (world.apply.clone(), world.inbox.clone());
-        let mut consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), options);
+        let consumer = Consumer::new(source, apply, inbox, Arc::new(Tokio::new()), options);
         let (tally, (stop, stopped)) = (consumer.tally(), oneshot::channel::<()>());
         let task = tokio::spawn(async move { consumer.run(async { drop(stopped.await) }).await });
         Self { tally, stop, task }

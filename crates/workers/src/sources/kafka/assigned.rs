@@ -127,9 +127,9 @@ impl Assigned {
     ) -> Error {
         let group = &self.group;
         let text = format!(
-            "the group {group} has applied partition {partition} of the Kafka topic {topic} up to offset {next}, and it ends at \
-             {end}: the topic was deleted and made anew, or has lost its end, or this is another cluster. Reading on would pass \
-             over messages, so nothing is read. Check first that this is the right cluster. Then `semel inbox rewind --group \
+            "the group {group} goes on at offset {next} of partition {partition} of the Kafka topic {topic}, and what can be read of it \
+             ends at {end}: the topic was deleted and made anew, or has lost its end, or a transaction is open there, or this is \
+             another cluster. Reading on would pass over messages, so nothing is read. Check first that this is the right cluster. Then `semel inbox rewind --group \
              {group} --topic {topic} --partition {partition} --to OFFSET` says where the group reads on (its first is {first}: \
              everything there is). Whatever it reads then that its ledger has forgotten, or never knew, is applied. Start every \
              consumer of the group again after it"

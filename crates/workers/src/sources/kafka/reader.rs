@@ -23,7 +23,7 @@ use super::ahead::Given;
 use super::assigned::{Assigned, Taken};
 use super::reading::{Found, Reading};
 use super::unchecked::{From, How, Seen, Unchecked};
-use super::{ANSWER_MAX, Options, told};
+use super::{ANSWER_MAX, Options, is_fatal, told};
 use crate::consumer::{Delivery, Position, Receipt};
 
 /// How long one poll waits; so long a command may wait, too.
@@ -188,7 +188,7 @@ impl Thread {
             if let Some(given) = held.pop_front() {
                 if let Err(TrySendError::Full(given)) = self.deliveries.try_send(given) {
                     held.push_front(given);
-                    held.extend(self.stay_a_member().map(|kept| Ok(Given::Message(kept))));
+                    held.extend(self.stay_a_member().map(|kept| kept.map(Given::Message)));
                 }
                 continue;
             }
@@ -210,18 +210,20 @@ impl Thread {
     /// Nobody takes messages now: polls without reading any, so that Kafka knows we are alive.
     /// Paused partitions give nothing. One that was assigned in this very poll may; what it gave counts as
     /// read by now and must be kept, and in the next round it is paused like the others.
-    fn stay_a_member(&mut self) -> Option<Delivery> {
+    /// An error after which there is nothing more to read is said once, and so kept as well.
+    fn stay_a_member(&mut self) -> Option<Result<Delivery, Error>> {
         let all = self.consumer.assignment().ok()?;
         if self.consumer.pause(&all).is_err() {
             std::thread::sleep(POLL);
             return None;
         }
         let kept = match self.consumer.poll(POLL) {
-            Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts),
+            Some(Ok(message)) => delivery(&self.assigned, &message, &mut self.receipts).map(Ok),
             Some(Err(error)) if is_displaced(&error) => {
                 self.doubt();
                 None
             }
+            Some(Err(error)) if is_fatal(&error) => Some(Err(told("reading from Kafka failed", &error))),
             Some(Err(_)) | None => None,
         };
         let _ = self.consumer.resume(&all);
