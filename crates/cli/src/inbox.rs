@@ -2,6 +2,8 @@
 //!
 //! Exit codes: 0 done, 1 not found or refused, 2 used wrongly.
 
+use crate::keys::refuse_new_file;
+use crate::say::say;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -106,6 +108,7 @@ struct Rewind {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    refuse_new_file(&arguments.store)?;
     let inbox = semel::stores::open_inbox(&arguments.store).await.context("the store cannot be opened")?;
     match arguments.verb {
         Verb::Status => status(&inbox).await,
@@ -117,17 +120,26 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 async fn status(inbox: &Arc<dyn Inbox>) -> anyhow::Result<ExitCode> {
-    println!(
+    say!(
         "{:<24} {:>9} {:>6} {:>6} {:>6} {:>6}  oldest letter",
-        "group", "ledger", "open", "later", "dead", "behind"
+        "group",
+        "ledger",
+        "open",
+        "later",
+        "dead",
+        "behind"
     );
     for group in inbox.overview().await? {
         let more = if group.more { "+" } else { "" };
         let ledger = format!("{}{more}", group.ledger);
         let oldest = group.oldest.map_or("-".into(), |at| time::short(&time::write(at)));
-        println!(
+        say!(
             "{:<24} {ledger:>9} {:>6} {:>6} {:>6} {:>6}  {oldest}",
-            group.group, group.open, group.later, group.dead, group.behind
+            group.group,
+            group.open,
+            group.later,
+            group.dead,
+            group.behind
         );
     }
     Ok(ExitCode::SUCCESS)
@@ -141,7 +153,7 @@ async fn list(inbox: &Arc<dyn Inbox>, dead: &Dead) -> anyhow::Result<ExitCode> {
         show(letter, dead.payloads);
     }
     if letters.len() == dead.limit as usize {
-        println!("there may be more: --after {}", last.unwrap_or(0));
+        say!("there may be more: --after {}", last.unwrap_or(0));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -155,7 +167,7 @@ fn show(letter: &Letter, payloads: bool) {
     };
     let id = letter.id.as_ref().map_or("(no id)", Id::as_str);
     let key = letter.message.ordering_key().unwrap_or("-".into());
-    println!(
+    say!(
         "{:>8}  {kind:<6} {}  id {id}  key {key}  {} at {}  tries {}",
         letter.number,
         time::short(&time::write(letter.since)),
@@ -163,18 +175,18 @@ fn show(letter: &Letter, payloads: bool) {
         letter.message.place,
         letter.tries
     );
-    println!("          {}", letter.reason);
+    say!("          {}", letter.reason);
     if payloads {
         let shown = &letter.message.payload[..letter.message.payload.len().min(PAYLOAD_SHOWN_BYTES)];
-        println!("          {}", String::from_utf8_lossy(shown).escape_debug());
+        say!("          {}", String::from_utf8_lossy(shown).escape_debug());
     }
 }
 
 async fn judge(inbox: &Arc<dyn Inbox>, which: &Which, verdict: Verdict) -> anyhow::Result<ExitCode> {
     let Which { group, number } = which;
     match inbox.judge(group, *number, &verdict).await? {
-        Judged::Made if verdict == Verdict::Discard => println!("letter {number} is discarded"),
-        Judged::Made => println!("letter {number} is applied again as soon as a consumer of {group} runs"),
+        Judged::Made if verdict == Verdict::Discard => say!("letter {number} is discarded"),
+        Judged::Made => say!("letter {number} is applied again as soon as a consumer of {group} runs"),
         Judged::NotThere => {
             eprintln!("semel: the group {group} has no letter {number}");
             return Ok(ExitCode::FAILURE);
@@ -214,7 +226,7 @@ async fn rewind(inbox: &Arc<dyn Inbox>, which: &Rewind) -> anyhow::Result<ExitCo
             Ok(ExitCode::FAILURE)
         }
         count => {
-            println!(
+            say!(
                 "partitions of {topic} that {group} reads on at {to}: {count}. What its ledger knows is not applied again; what it \
                  has forgotten or never knew is. Start consumers of {group} that run again now"
             );

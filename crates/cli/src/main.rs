@@ -14,6 +14,7 @@ mod metrics;
 mod migrate;
 mod outbox;
 mod relay;
+mod say;
 mod shown;
 mod store;
 mod time;

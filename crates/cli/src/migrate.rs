@@ -3,6 +3,7 @@
 //! Every mode that opens a store migrates it, if it may. This is for those who want it done before, by
 //! somebody with more rights, or by hand.
 
+use crate::say::say;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -23,13 +24,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { store, print } = arguments;
     let missing = semel::stores::plan(&store).await.context("the store cannot be looked at")?;
     if print {
-        print!("{}", missing.script);
+        crate::say::text(&missing.script);
         return Ok(ExitCode::SUCCESS);
     }
     semel::stores::open(&store).await.context("the store cannot be migrated")?;
     match &missing.names[..] {
-        [] => println!("the schema is up to date"),
-        names => println!("applied {}", names.join(", ")),
+        [] => say!("the schema is up to date"),
+        names => say!("applied {}", names.join(", ")),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,7 @@
 //! `semel store`: what an operator needs to know of a store, and the one thing only they may do.
 
+use crate::keys::refuse_new_file;
+use crate::say::say;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -45,13 +47,13 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Verb::Acknowledge(Acknowledge { target, by }) => {
             let store = target.open().await?;
             let mark = store.acknowledge_restore(&by).await.context("the store was not acknowledged")?;
-            println!("acknowledged by {by}: epoch {}, tokens continue above {}", mark.epoch, mark.token);
+            say!("acknowledged by {by}: epoch {}, tokens continue above {}", mark.epoch, mark.token);
             Ok(ExitCode::SUCCESS)
         }
         Verb::RotateHashKey(target) => {
             let store = target.open().await?;
             let version = store.rotate_hash_key().await.context("no key was added")?;
-            println!("fingerprints use key version {version} as soon as each process restarts");
+            say!("fingerprints use key version {version} as soon as each process restarts");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -59,6 +61,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 impl Target {
     async fn open(&self) -> anyhow::Result<std::sync::Arc<dyn EffectStore>> {
+        refuse_new_file(&self.store)?;
         semel::stores::open(&self.store).await.context("the store cannot be opened")
     }
 }
@@ -68,24 +71,19 @@ async fn status(target: &Target) -> anyhow::Result<ExitCode> {
     let store = target.open().await?;
     let status = store.status().await.context("the store does not describe itself")?;
     let hex: String = status.store_id.iter().map(|byte| format!("{byte:02x}")).collect();
-    println!("engine         {}", store.capabilities().engine);
-    println!("store id       {hex}");
-    println!("epoch          {}", status.mark.epoch);
-    println!("highest token  {}", status.mark.token);
-    println!("hash key       version {}", status.hash_keys.first().map_or(0, |key| key.version));
+    say!("engine         {}", store.capabilities().engine);
+    say!("store id       {hex}");
+    say!("epoch          {}", status.mark.epoch);
+    say!("highest token  {}", status.mark.token);
+    say!("hash key       version {}", status.hash_keys.first().map_or(0, |key| key.version));
     match status.went_back_from {
         None => {
-            println!("standing       open");
+            say!("standing       open");
             Ok(ExitCode::SUCCESS)
         }
         Some(seen) => {
-            println!(
-                "standing       CLOSED: epoch {} and token {} were seen before;",
-                seen.epoch, seen.token
-            );
-            println!(
-                "               it was restored from an older state. See `semel store acknowledge --help`."
-            );
+            say!("standing       CLOSED: epoch {} and token {} were seen before;", seen.epoch, seen.token);
+            say!("               it was restored from an older state. See `semel store acknowledge --help`.");
             Ok(ExitCode::from(3))
         }
     }

@@ -1,18 +1,27 @@
 //! Replaces a small file as one step.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Once;
+use std::time::Duration;
+
+const SUFFIX: &str = ".new";
+/// How many characters make a name of its own.
+const RANDOM_CHARS: usize = 6;
+/// Nobody takes so long.
+const LEFT_FOR: Duration = Duration::from_secs(60);
 
 /// Puts a text in the place of a file: after a crash it is the old one or the new one. Who may read the old one may read
 /// the new one; the first is for those who may read what it belongs to, or else for its owner alone.
 pub(crate) fn replace(path: &Path, text: &str, belongs_to: Option<&Path>) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     // A name nobody else writes to, which goes if this fails: processes and handles may share the file.
-    let mut fresh = tempfile::Builder::new()
-        .prefix(path.file_name().unwrap_or_default())
-        .suffix(".new")
-        .tempfile_in(folder)?;
+    let name = path.file_name().unwrap_or_default();
+    let mut fresh = tempfile::Builder::new().prefix(name).suffix(SUFFIX).tempfile_in(folder)?;
+    static SWEPT: Once = Once::new();
+    SWEPT.call_once(|| sweep(folder, name));
     fresh.write_all(text.as_bytes())?;
     if let Some(model) =
         [Some(path), belongs_to].into_iter().flatten().find_map(|path| fs::metadata(path).ok())
@@ -22,6 +31,20 @@ pub(crate) fn replace(path: &Path, text: &str, belongs_to: Option<&Path>) -> io:
     fresh.as_file().sync_all()?;
     fresh.persist(path)?;
     File::open(folder)?.sync_all()
+}
+
+/// Removes what those left who ended, or were killed, within it.
+fn sweep(folder: &Path, name: &OsStr) {
+    let is_left = |entry: &fs::DirEntry| {
+        let other = entry.file_name();
+        let (other, name) = (other.as_encoded_bytes(), name.as_encoded_bytes());
+        let ours = other.strip_prefix(name).and_then(|rest| rest.strip_suffix(SUFFIX.as_bytes()));
+        let age =
+            entry.metadata().and_then(|file| file.modified()).map(|at| at.elapsed().unwrap_or_default());
+        ours.is_some_and(|random| random.len() == RANDOM_CHARS) && age.is_ok_and(|age| age > LEFT_FOR)
+    };
+    let found = fs::read_dir(folder).into_iter().flatten().flatten();
+    found.filter(is_left).for_each(|entry| drop(fs::remove_file(entry.path())));
 }
 
 /// Owner, group and mode, as far as this user may: an operator who is root shall not shut the service out.
@@ -53,6 +76,19 @@ mod tests {
         replace(&taken, "text", None).unwrap_err();
         let left = fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 2, "the file and the directory");
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_removed_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = std::time::SystemTime::now() - 2 * LEFT_FOR;
+        for name in ["witnessAbC123.new", "witness", "witness.new", "witnessAbC1234.new", "otherAbC123.new"] {
+            File::create(folder.path().join(name)).unwrap().set_modified(old).unwrap();
+        }
+        File::create(folder.path().join("witnessDeF456.new")).unwrap();
+        sweep(folder.path(), OsStr::new("witness"));
+        assert!(!folder.path().join("witnessAbC123.new").exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 5);
     }
 
     #[cfg(unix)]

@@ -1,5 +1,6 @@
 //! `semel check-config`: what a gateway would do with these settings, or everything that is wrong with them.
 
+use crate::say::say;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -26,10 +27,10 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let settings = flags::Arguments { config: Some(arguments.file), ..arguments.settings };
     match super::resolve(&settings, &Here) {
-        Ok(resolved) if arguments.json => println!("{:#}", resolved.shown.json(&resolved.warnings)),
-        Ok(resolved) => println!("{}", resolved.shown.text(&resolved.warnings)),
+        Ok(resolved) if arguments.json => say!("{:#}", resolved.shown.json(&resolved.warnings)),
+        Ok(resolved) => say!("{}", resolved.shown.text(&resolved.warnings)),
         Err(mistakes) if arguments.json => {
-            println!("{:#}", json!({ "mistakes": mistakes.iter().map(as_json).collect::<Vec<_>>() }));
+            say!("{:#}", json!({ "mistakes": mistakes.iter().map(as_json).collect::<Vec<_>>() }));
             return ExitCode::from(EXIT_MISTAKES);
         }
         Err(mistakes) => return refuse(&mistakes),

@@ -9,6 +9,7 @@
 mod arguments;
 mod call;
 
+use crate::say::say;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -66,9 +67,9 @@ async fn work(
     let consumer = Consumer::new(source, Arc::new(call), inbox, runtime, arguments.options());
     let tally = consumer.tally();
     arguments.metrics.consumer(tally.clone()).await?;
-    println!("semel consume: group {} from {} to {}", arguments.group, arguments.shown_from(), to);
+    say!("semel consume: group {} from {} to {}", arguments.group, arguments.shown_from(), to);
     consumer.run(shutdown).await?;
-    println!("{}", told(&tally));
+    say!("{}", told(&tally));
     Ok(ExitCode::SUCCESS)
 }
 

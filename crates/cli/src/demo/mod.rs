@@ -1,6 +1,7 @@
 //! `semel demo`: clients pay over a bad network, once straight to a payments service and once through
 //! `semel gateway`, which is killed now and then. What happened is counted in the service.
 
+use crate::say::say;
 use std::process::{ExitCode, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,11 +66,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         return triangle::run(ORDERS, seed).await;
     }
     let intents = workers * payments;
-    println!(
+    say!(
         "{workers} clients make {payments} payments each and retry until they hear that they have paid. The"
     );
-    println!("network loses 3 answers in 10, sends 1 request in 10 twice and delays many; with Semel, the");
-    println!("gateway is also killed {crashes} times with kill -9.\n");
+    say!("network loses 3 answers in 10, sends 1 request in 10 twice and delays many; with Semel, the");
+    say!("gateway is also killed {crashes} times with kill -9.\n");
     let scratch = tempfile::tempdir().context("no temporary directory")?;
     let store = store.unwrap_or(format!("sqlite:{}/demo.db", scratch.path().display()));
     let mut rows = Vec::new();
@@ -80,9 +81,9 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         rows.push((name, play(workers, payments, crashes, store, &bar).await.with_context(|| name)?));
         bar.finish();
     }
-    println!("               intents  attempts  answers lost  crashes  effects  DUPLICATES  missing   time");
+    say!("               intents  attempts  answers lost  crashes  effects  DUPLICATES  missing   time");
     for (name, tally) in &rows {
-        println!(
+        say!(
             "{name:<13}  {intents:>7}  {:>8}  {:>12}  {:>7}  {:>7}  {:>10}  {:>7}  {:>4.1}s",
             tally.attempts,
             tally.lost,
@@ -93,8 +94,8 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             tally.took.as_secs_f32()
         );
     }
-    println!("\nCounted in the payments service: a duplicate is a client charged again, missing is paid but");
-    println!("never charged.");
+    say!("\nCounted in the payments service: a duplicate is a client charged again, missing is paid but");
+    say!("never charged.");
     let safe = rows.last().is_some_and(|(_, tally)| tally.duplicates == 0 && tally.missing == 0);
     Ok(if safe { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

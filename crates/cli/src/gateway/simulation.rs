@@ -17,6 +17,7 @@ mod service;
 mod trouble;
 mod watch;
 
+use crate::say::say;
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -228,7 +229,7 @@ fn replayed(seed: u64) -> Counts {
         let trace = Trace::default();
         let ended = catch_unwind(AssertUnwindSafe(|| run(seed, recovery, &trace)));
         if std::env::var(SEED).is_ok() {
-            println!("{}", trace.text());
+            say!("{}", trace.text());
         }
         let counts = ended.unwrap_or_else(|failure| {
             eprintln!("seed {seed} fails under {recovery:?}. {}", again(seed));
@@ -296,7 +297,7 @@ fn whatever_fails_a_key_is_charged_once_and_nobody_is_told_a_lie() {
     };
     let counts = all(seeds);
     let table = counts.table();
-    println!("{seeds} seeds, each two times; how often each trouble met each phase:\n{table}");
+    say!("{seeds} seeds, each two times; how often each trouble met each phase:\n{table}");
     if let Some(place) = std::env::var_os(TABLE) {
         std::fs::write(&place, &table).expect("the table can be written");
     }

@@ -14,7 +14,6 @@ mod refusal;
 mod store;
 mod text;
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
@@ -23,6 +22,7 @@ use semel::{OperationId, Timestamp, Token};
 use serde::Serialize;
 use serde_json::json;
 
+use crate::say;
 use crate::shown::{Bodies, Operation, State, SubjectKey};
 use crate::time;
 use crate::written::Response;
@@ -263,10 +263,7 @@ fn print_json(value: &impl Serialize) -> anyhow::Result<ExitCode> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// Whoever reads may have seen enough (`| head`); that is no failure.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    say::text(text);
+    Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,6 @@
 mod shown;
 mod text;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -23,6 +22,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::config::value::duration;
+use crate::say;
 
 /// The database was restored: an operator must rebase.
 const STOPPED: u8 = 3;
@@ -313,10 +313,7 @@ fn print_json(value: &impl Serialize) -> anyhow::Result<ExitCode> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }
 
-/// Whoever reads may have seen enough (`| head`); that is no failure.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    say::text(text);
+    Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 //! The target has answered when the client's connection breaks: that is the moment in which clients
 //! must decide whether to send again. A connection carries one request, so that a cut hits one answer.
 
+use crate::say::say;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,7 +72,7 @@ impl Front {
         let response = match self.pass_on(request).await {
             Ok(response) => response,
             Err((status, said)) => {
-                println!("{shown}  {}  {said}", status.as_u16());
+                say!("{shown}  {}  {said}", status.as_u16());
                 return (status, format!("{said}\n")).into_response();
             }
         };
@@ -79,9 +80,9 @@ impl Front {
         let status = response.status().as_u16();
         if number.is_multiple_of(self.every) {
             let place = cut.at(self.region, response.body().size_hint().exact().unwrap_or(0));
-            println!("{shown}  {status}  cut {place}");
+            say!("{shown}  {status}  cut {place}");
         } else {
-            println!("{shown}  {status}");
+            say!("{shown}  {status}");
         }
         response
     }

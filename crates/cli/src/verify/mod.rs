@@ -28,6 +28,7 @@ mod shrink;
 mod template;
 mod wire;
 
+use crate::say::say;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -76,7 +77,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 async fn mode(arguments: Arguments) -> anyhow::Result<u8> {
     if arguments.modes.list {
-        print!("{}", listed(&checks()));
+        crate::say::text(&listed(&checks()));
         return Ok(HOLDS);
     }
     let http = client()?;
@@ -95,7 +96,7 @@ async fn mode(arguments: Arguments) -> anyhow::Result<u8> {
     eprintln!("seed {}", setup.seed);
     if arguments.modes.canary {
         let plan = plan(&arguments.modes)?;
-        let rounds = Canary { setup, http, secrets }.run(&plan, &mut |line| println!("{line}")).await;
+        let rounds = Canary { setup, http, secrets }.run(&plan, &mut |line| say!("{line}")).await;
         return Ok(match rounds {
             Rounds { failed: 1.., .. } => BROKEN,
             // Nothing was told at all.
@@ -126,7 +127,7 @@ fn report(scorecard: &Scorecard, setup: &Setup, files: &Reports) -> anyhow::Resu
         None => BTreeMap::new(),
     };
     let report = Report { card: scorecard, scripts: &scripts };
-    print!("{}", report::text::write(&report, Colours::of(&std::io::stdout())));
+    crate::say::text(&report::text::write(&report, Colours::of(&std::io::stdout())));
     keep(&files.json, || report::json::write(&report))?;
     keep(&files.junit, || report::junit::write(&report))?;
     keep(&files.sarif, || report::sarif::write(&report))?;
@@ -199,7 +200,7 @@ async fn stand_in_front(arguments: &Arguments, address: SocketAddr, http: Http) 
     prepare::reach(&host, port).await.map_err(|said| anyhow!(said))?;
     let origin = origin(&url);
     let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-    println!("in front of {origin} on http://{}; ends with Ctrl-C", listener.local_addr()?);
+    say!("in front of {origin} on http://{}; ends with Ctrl-C", listener.local_addr()?);
     let front = Front { http, origin, region, every, answered: AtomicU64::new(0) };
     Arc::new(front).serve(listener).await.context("no more connections can be taken")?;
     Ok(HOLDS)
@@ -223,12 +224,12 @@ async fn provide(arguments: &Arguments, http: &Http) -> anyhow::Result<u8> {
     let provider = prepare::provider(&arguments.counting, http).await.map_err(|said| anyhow!(said))?;
     let provider = provider.context("--provider needs an address")?;
     let address = provider.address();
-    println!(
+    say!(
         "provider on http://{address}; http://{address}{}TAG counts; ends with Ctrl-C",
         provider::COUNT_PATH
     );
     tokio::signal::ctrl_c().await.context("signals cannot be heard")?;
-    println!("{} requests", provider.requests());
+    say!("{} requests", provider.requests());
     Ok(HOLDS)
 }
 

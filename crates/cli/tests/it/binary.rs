@@ -73,12 +73,50 @@ async fn work_and_close(path: &std::path::Path) {
     store.close().await;
 }
 
+#[tokio::main]
+async fn make(path: &std::path::Path) {
+    SqliteStore::open(path).expect("the store is made").close().await;
+}
+
+#[test]
+fn whoever_reads_may_have_seen_enough() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = dir.path().join("semel.db");
+    make(&path);
+    let url = format!("sqlite:{}", path.display());
+    for arguments in [
+        &["store", "status", "--store", &url][..],
+        &["inbox", "--store", &url, "status"],
+        &["verify", "--list"],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        let ended = command.args(arguments).stdout(writer).output().expect("semel runs");
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{arguments:?}: {}", text(&ended.stderr));
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a full device");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        let ended = command.args(arguments).stdout(full).output().expect("semel runs");
+        assert!(
+            text(&ended.stderr).contains("stdout takes no more"),
+            "{arguments:?}: {}",
+            text(&ended.stderr)
+        );
+    }
+}
+
 #[test]
 fn an_operator_sees_and_accepts_a_restored_store() {
     // G-13
     let dir = tempfile::tempdir().expect("a temporary directory");
     let path = dir.path().join("semel.db");
     let url = format!("sqlite:{}", path.display());
+    let status = semel(&["store", "status", "--store", &url]);
+    assert!(
+        !status.status.success() && text(&status.stderr).contains("no store at"),
+        "a name that was mistyped"
+    );
+    make(&path);
     let status = semel(&["store", "status", "--store", &url]);
     assert!(status.status.success(), "{}", text(&status.stderr));
     assert!(text(&status.stdout).contains("standing       open"));

@@ -274,6 +274,29 @@ fn a_dead_letter_older_than_consumers_remember_is_published_only_on_demand() {
 }
 
 #[test]
+fn a_database_that_is_set_back_under_a_relay_ends_it_with_a_code_of_its_own() {
+    // G-44
+    let shop = Shop::new();
+    let service = Service::start(Taken::default());
+    shop.write(&[message("a", "1"), message("a", "2"), message("a", "3")]);
+    let mut relay = shop.relay(&service.url, &[]);
+    until("all are saved", || shop.json(&["status"])["waiting"] == 0);
+    let connection = rusqlite::Connection::open(&shop.path).expect("the database opens");
+    connection.busy_timeout(PATIENCE).expect("a time-out is set");
+    // What a backup would have, as far as numbers go.
+    let back = "UPDATE sqlite_sequence SET seq = seq - 2 WHERE name = 'semel_outbox'";
+    connection.execute(back, []).expect("it is set back");
+    assert_eq!(relay.0.wait().expect("it ends").code(), Some(3));
+    let status = shop.outbox(&["status"]);
+    assert_eq!(status.status.code(), Some(3), "{}", String::from_utf8_lossy(&status.stdout));
+    assert!(shop.outbox(&["rebase", "--by", "ops"]).status.success());
+    shop.write(&[message("a", "4")]);
+    let relay = shop.relay(&service.url, &[]);
+    until("it goes on", || service.bodies() == ["1", "2", "3", "4"]);
+    assert!(relay.end().success());
+}
+
+#[test]
 fn what_cannot_be_used_is_said_in_one_line() {
     let shop = Shop::new();
     let fails = |arguments: &[&str], part: &str| {

@@ -174,7 +174,8 @@ impl Fault {
                 Kind::WentBack,
                 format!(
                     "the outbox of {at} is not where it was: {}; the database was restored from an older state. \
-                     Rebase the outbox: what waits is then published, for all that is known, for the first time",
+                     Rebase the outbox (semel outbox rebase --by NAME): what waits is then published, for all that is \
+                     known, for the first time",
                     self.text
                 ),
             ),

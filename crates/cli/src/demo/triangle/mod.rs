@@ -6,6 +6,7 @@
 //! played: answers get lost, a broker's acknowledgement gets lost, deliveries come again, and a service dies
 //! between its commit and what it wanted to do next.
 
+use crate::say::say;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,14 +61,14 @@ impl Tally {
 }
 
 pub(crate) async fn run(orders: u64, seed: u64) -> anyhow::Result<ExitCode> {
-    println!(
+    say!(
         "{orders} orders are paid by clients that retry until they hear the answer, which the network loses 3"
     );
-    println!(
+    say!(
         "times in 10; the service dies 1 time in 10 right after its commit. Each payment is published, and a"
     );
-    println!("consumer sends a receipt; the broker's acknowledgements and the consumer's get lost, too.\n");
-    println!(
+    say!("consumer sends a receipt; the broker's acknowledgements and the consumer's get lost, too.\n");
+    say!(
         "                    charges  CHARGED AGAIN  deliveries  receipts  RECEIPTS AGAIN  RECEIPTS MISSING"
     );
     let mut right = true;
@@ -78,7 +79,7 @@ pub(crate) async fn run(orders: u64, seed: u64) -> anyhow::Result<ExitCode> {
         ("without the ledger", Without::Ledger),
     ] {
         let tally = play(without, orders, seed).await.with_context(|| name)?;
-        println!(
+        say!(
             "{name:<18}  {:>7}  {:>13}  {:>10}  {:>8}  {:>14}  {:>16}",
             tally.charges,
             tally.charged_again,
@@ -89,7 +90,7 @@ pub(crate) async fn run(orders: u64, seed: u64) -> anyhow::Result<ExitCode> {
         );
         right &= tally.is_right() == (without == Without::Nothing);
     }
-    println!("\nCounted in the tables of service and consumer. Take one corner away, and something leaks.");
+    say!("\nCounted in the tables of service and consumer. Take one corner away, and something leaks.");
     Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
