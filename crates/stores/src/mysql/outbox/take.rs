@@ -24,6 +24,8 @@ const OPERATOR_BYTES_MAX: usize = 512;
 /// The outbox as a whole.
 pub(super) struct Whole {
     pub(super) mark: Mark,
+    /// What had been seen of it before it was read. `Err`: of another one.
+    seen: Result<Mark, ()>,
     home: Option<String>,
     here: Option<String>,
 }
@@ -31,18 +33,24 @@ pub(super) struct Whole {
 impl Whole {
     /// Reads it, with `hold_meta.sql` or without holding it, with `mark.sql`.
     pub(super) async fn read(desk: &Desk, live: &mut Live, sql: &str) -> Result<Self, Fault> {
+        // Before the database: other lanes, of this process and of others, are saved meanwhile.
+        let late = mutant::on("my-outbox-seen-asked-late");
+        let mut seen = if late { Ok(Mark::default()) } else { desk.remembered()? };
         let rows = live.say(sql).await?;
         let row = rows.first().ok_or_else(no_row)?;
         let mark = Mark { epoch: number(row, 0)?, token: Token(number(row, 2)?) };
         let home = text(row, 1)?.map(str::to_owned);
         let here = desk.connector.examine(live).await?.here;
-        Ok(Self { mark, home, here })
+        if late {
+            seen = desk.remembered()?;
+        }
+        Ok(Self { mark, seen, home, here })
     }
 
     /// Why nothing may be published from here, if so.
-    pub(super) fn stopped(&self, desk: &Desk) -> Result<Option<String>, Error> {
-        let why = match (&self.home, &self.here, desk.remembered()?) {
-            _ if mutant::on("my-outbox-restore-unnoticed") => return Ok(None),
+    pub(super) fn stopped(&self) -> Option<String> {
+        let why = match (&self.home, &self.here, self.seen) {
+            _ if mutant::on("my-outbox-restore-unnoticed") => return None,
             (Some(home), Some(here), _) if home != here => {
                 format!("it was last published from {home}, and this is {here} (server/database)")
             }
@@ -51,12 +59,12 @@ impl Whole {
                 "it is at epoch {}, message {}, and was seen at epoch {}, message {}",
                 self.mark.epoch, self.mark.token, seen.epoch, seen.token
             ),
-            _ => return Ok(None),
+            _ => return None,
         };
-        Ok(Some(format!(
+        Some(format!(
             "the outbox was restored or moved: {why}. What was published since is not known here; rebase to \
              publish again whatever is not known to have been"
-        )))
+        ))
     }
 }
 
@@ -127,7 +135,7 @@ async fn ask(
     live.begin().await?;
     // The whole first, here and when rebasing: whoever wants both waits in one direction only.
     let whole = Whole::read(desk, live, sql::HOLD_META).await?;
-    let told = whole.stopped(desk)?.map(Asked::Stopped);
+    let told = whole.stopped().map(Asked::Stopped);
     let found = hold(live, lane).await?;
     let now = desk.now(live).await?;
     let by_another = found.holder.is_some_and(|held_by| held_by != holder);
@@ -153,8 +161,7 @@ async fn ask(
 /// Safe. It is one transaction, done or not.
 pub(super) async fn rebase(desk: &Desk, by: &str) -> Result<u64, Error> {
     let by = &by[..by.floor_char_boundary(OPERATOR_BYTES_MAX)];
-    let seen = desk.remembered()?.unwrap_or_default();
-    let (mark, count) = retried!(desk.chores.tries_on_any(), live => accept(desk, live, seen, by))?;
+    let (mark, count) = retried!(desk.chores.tries_on_any(), live => accept(desk, live, by))?;
     desk.saw(mark);
     if let Some(path) = &desk.witness {
         // One of another outbox would stop this one for ever.
@@ -165,10 +172,10 @@ pub(super) async fn rebase(desk: &Desk, by: &str) -> Result<u64, Error> {
     Ok(count)
 }
 
-async fn accept(desk: &Desk, live: &mut Live, seen: Mark, by: &str) -> Result<(Mark, u64), Fault> {
+async fn accept(desk: &Desk, live: &mut Live, by: &str) -> Result<(Mark, u64), Fault> {
     live.begin().await?;
     let whole = Whole::read(desk, live, sql::HOLD_META).await?;
-    let mark = whole.mark.acknowledged(seen);
+    let mark = whole.mark.acknowledged(whole.seen.unwrap_or_default());
     let (epoch, sequence) = (signed(mark.epoch), signed(mark.token.0));
     let now = desk.now(live).await?.as_micros();
     live.ask(sql::FREE_LANES, vec![epoch.into()]).await?;
