@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use semel_core::error::{Error, Kind};
 use semel_core::outbox::{BATCH_MAX, Cursor, Entry, Position, Saved, Settled, Term};
@@ -34,8 +33,8 @@ pub(super) struct MysqlCursor {
 }
 
 impl MysqlCursor {
-    pub(super) fn new(desk: Arc<Desk>, term: Term, lease: Duration, saves: u64) -> Self {
-        let (writer, floor) = (Writer { term, lease, saves }, Floor::new(Instant::now()));
+    pub(super) fn new(desk: Arc<Desk>, writer: Writer) -> Self {
+        let floor = Floor::new(Instant::now());
         Self { desk, writer, floor, batch: Vec::new(), given: 0, last: 0, doubt: None }
     }
 
@@ -205,8 +204,8 @@ impl Cursor for MysqlCursor {
     /// Given back, or lapsing.
     fn give_back(self: Box<Self>) -> Pending<'static, ()> {
         Box::pin(async move {
-            let (desk, term) = (self.desk.clone(), self.writer.term);
-            let values = vec![term.lane.0.into(), term.epoch.into()];
+            let (desk, Writer { term, holder, .. }) = (self.desk.clone(), self.writer);
+            let values = vec![term.lane.0.into(), term.epoch.into(), holder.as_bytes()[..].into()];
             retried!(desk.cursors.tries_on_any(), live => live.ask(sql::GIVE_BACK, values.clone())).map(drop)
         })
     }

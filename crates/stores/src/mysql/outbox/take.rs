@@ -16,6 +16,7 @@ use super::super::pool::retried;
 use super::super::row::{maybe_bytes, text, time};
 use super::cursor::MysqlCursor;
 use super::row::{number, signed};
+use super::settle::Writer;
 use super::{Desk, sql};
 
 /// Longest name of an operator kept with a rebase.
@@ -119,8 +120,8 @@ pub(super) async fn take(
         Asked::Yours { epoch, saves, settled } => {
             desk.saw(Mark { epoch, token: Token(settled) });
             desk.remember(true).await;
-            let term = Term { lane, epoch };
-            Taken::Yours(Box::new(MysqlCursor::new(desk.clone(), term, lease, saves)))
+            let writer = Writer { term: Term { lane, epoch }, lease, holder, saves };
+            Taken::Yours(Box::new(MysqlCursor::new(desk.clone(), writer)))
         }
     })
 }

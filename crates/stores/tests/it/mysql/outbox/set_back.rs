@@ -5,13 +5,75 @@ use std::fs::File;
 use std::io::Write;
 use std::process::Command;
 
-use semel_core::outbox::{Lane, Taken};
-use semel_core::{Nonce, Outbox};
-use semel_stores::mysql::outbox::MysqlOutbox;
+use std::time::Duration;
 
-use super::super::rig::{Database, with_database};
-use super::desk::{LEASE, Relay, connect, patient};
+use semel_core::error::Kind;
+use semel_core::outbox::{Cursor, Lane, Saved, Settled, Taken};
+use semel_core::{Error, Nonce, Outbox};
+use semel_stores::mysql::outbox::{MysqlOutbox, enqueue};
+
+use super::super::rig::{Database, OUTBOX_TABLES, with_database};
+use super::desk::{LEASE, Relay, connect, message, patient, take, text};
 use super::restored::fill;
+
+/// The letters' own columns: a computed one cannot be copied with the others.
+const LETTER: &str = "sequence, lane, id, written_at, topic, `key`, headers, content_type, correlation, causation, \
+                      trace_parent, deliver_after, payload, aside, tries, reason, since, again_at";
+
+/// Each table, and what of it is copied.
+fn tables() -> impl Iterator<Item = (&'static str, String, &'static str)> {
+    let whole = OUTBOX_TABLES.map(|table| (table, table.to_owned(), "*"));
+    whole.into_iter().chain([("semel_outbox_aside", format!("semel_outbox_aside ({LETTER})"), LETTER)])
+}
+
+impl Database {
+    pub(super) async fn back_up(&self) {
+        for (table, into, what) in tables() {
+            self.run(&format!("DROP TABLE IF EXISTS backup_{table}")).await;
+            self.run(&format!("CREATE TABLE backup_{table} LIKE {table}")).await;
+            self.run(&format!("INSERT INTO backup_{into} SELECT {what} FROM {table}")).await;
+        }
+    }
+
+    /// Numbers go back, too.
+    pub(super) async fn set_back(&self) {
+        for (table, into, what) in tables() {
+            self.run(&format!("TRUNCATE TABLE {table}")).await;
+            self.run(&format!("INSERT INTO {into} SELECT {what} FROM backup_{table}")).await;
+        }
+    }
+
+    /// Writes messages of one key.
+    async fn write(&self, key: &str, texts: &[&str]) {
+        let messages: Vec<_> = texts.iter().map(|text| message(key, text)).collect();
+        enqueue(&mut self.client().await, &messages).await.unwrap();
+    }
+
+    async fn take_lane_of(&self, outbox: &MysqlOutbox, key: &str) -> Box<dyn Cursor> {
+        take(outbox, self.number(&format!("SELECT CRC32('{key}') % 8")).await as u16).await
+    }
+}
+
+async fn texts(cursor: &mut Box<dyn Cursor>) -> Vec<String> {
+    cursor.next(100).await.unwrap().iter().map(text).collect()
+}
+
+/// What ends a relay until somebody rebases.
+fn went_back(saved: Result<Saved, Error>) -> String {
+    let error = saved.unwrap_err();
+    assert_eq!(error.kind(), Kind::WentBack, "{error}");
+    assert!(!error.outcome_is_unknown(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("set back") && text.contains("Rebase"), "{text}");
+    text
+}
+
+/// Whatever a relay may say of a message.
+fn verdicts() -> [Settled; 4] {
+    let reason = || "no".to_owned();
+    let later = Settled::Later { reason: reason(), again_in: Duration::ZERO };
+    [Settled::Sent, Settled::Dead { reason: reason() }, later, Settled::Behind]
+}
 
 /// What a relay would write into its witness now.
 async fn witness(database: &Database, outbox: &MysqlOutbox) -> String {
@@ -59,5 +121,70 @@ fn a_relay_beside_lanes_that_are_saved_does_not_take_that_for_a_restore() {
             drop(seen);
             assert_eq!(asked.await.unwrap(), None);
         }
+    });
+}
+
+// G-40, G-44
+#[test]
+fn a_message_that_got_the_number_of_a_lost_one_is_not_settled_in_its_place() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        for settled in verdicts() {
+            let mut cursor = database.take_lane_of(&outbox, "a").await;
+            database.back_up().await;
+            database.write("a", &["lost"]).await;
+            assert_eq!(texts(&mut cursor).await, ["lost"]);
+            database.set_back().await;
+            database.write("a", &["another"]).await;
+            let text = went_back(cursor.save(std::slice::from_ref(&settled)).await);
+            assert!(text.contains("of 1 messages that this relay has read 0"), "{text}");
+            assert_eq!(outbox.list(None, 0, 10).await.unwrap().len(), 1, "{settled:?}");
+            assert!(outbox.aside(None, 0, 10).await.unwrap().is_empty(), "{settled:?}");
+            outbox.rebase("ops").await.unwrap();
+            assert_eq!(cursor.save(&[]).await.unwrap(), Saved::Fenced);
+            let mut cursor = database.take_lane_of(&outbox, "a").await;
+            assert_eq!(texts(&mut cursor).await, ["another"]);
+            cursor.save(&[Settled::Sent]).await.unwrap();
+            cursor.give_back().await.unwrap();
+        }
+    });
+}
+
+// G-40, G-44
+#[test]
+fn a_letter_that_has_the_number_of_a_lost_one_is_not_settled_in_its_place() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        database.write("a", &["1"]).await;
+        let mut cursor = database.take_lane_of(&outbox, "a").await;
+        assert_eq!(texts(&mut cursor).await, ["1"]);
+        cursor.save(&[verdicts()[2].clone()]).await.unwrap();
+        for settled in verdicts() {
+            assert_eq!(texts(&mut cursor).await, ["1"]);
+            database.run("UPDATE semel_outbox_aside SET id = UNHEX(MD5(HEX(id)))").await;
+            let letters = format!("{:?}", outbox.aside(None, 0, 10).await.unwrap());
+            went_back(cursor.save(std::slice::from_ref(&settled)).await);
+            let left = format!("{:?}", outbox.aside(None, 0, 10).await.unwrap());
+            assert_eq!(left, letters, "{settled:?}");
+            database.run("UPDATE semel_outbox_lane SET lease_until = 0").await;
+            cursor = database.take_lane_of(&outbox, "a").await;
+        }
+    });
+}
+
+// G-42: a server that forgot who took a lane gives the same epoch again.
+#[test]
+fn a_holder_under_the_same_epoch_shuts_the_other_out() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        database.write("a", &["1"]).await;
+        let mut cursor = database.take_lane_of(&outbox, "a").await;
+        assert_eq!(texts(&mut cursor).await, ["1"]);
+        let other = "UPDATE semel_outbox_lane SET holder = UNHEX(MD5('another')) WHERE holder IS NOT NULL";
+        database.run(other).await;
+        assert_eq!(cursor.save(&[Settled::Sent]).await.unwrap(), Saved::Fenced);
+        cursor.give_back().await.unwrap();
+        assert_eq!(database.number("SELECT COUNT(holder) FROM semel_outbox_lane").await, 1);
+        assert_eq!(outbox.list(None, 0, 10).await.unwrap().len(), 1);
     });
 }
