@@ -17,10 +17,14 @@ use super::super::row::{maybe_bytes, text, time};
 use super::cursor::MysqlCursor;
 use super::row::{number, signed};
 use super::settle::Writer;
-use super::{Desk, sql};
+use super::{Desk, is_behind, sql};
 
 /// Longest name of an operator kept with a rebase.
 const OPERATOR_BYTES_MAX: usize = 512;
+
+/// Every rebase begins a range of so many epochs. Whoever rebases may remember nothing of the lost state, and none of its
+/// epochs may come again: sinks and consumers know them.
+const EPOCHS: u64 = 1 << 32;
 
 /// The outbox as a whole.
 pub(super) struct Whole {
@@ -56,7 +60,7 @@ impl Whole {
                 format!("it was last published from {home}, and this is {here} (server/database)")
             }
             (_, _, Err(())) => "it is not the one that was used from here before".to_owned(),
-            (_, _, Ok(seen)) if self.mark.is_behind(seen) => format!(
+            (_, _, Ok(seen)) if is_behind(self.mark, seen) => format!(
                 "it is at epoch {}, message {}, and was seen at epoch {}, message {}",
                 self.mark.epoch, self.mark.token, seen.epoch, seen.token
             ),
@@ -176,16 +180,26 @@ pub(super) async fn rebase(desk: &Desk, by: &str) -> Result<u64, Error> {
 async fn accept(desk: &Desk, live: &mut Live, by: &str) -> Result<(Mark, u64), Fault> {
     live.begin().await?;
     let whole = Whole::read(desk, live, sql::HOLD_META).await?;
-    let mark = whole.mark.acknowledged(whole.seen.unwrap_or_default());
+    let mark = fresh(whole.mark, whole.seen.unwrap_or_default());
     let (epoch, sequence) = (signed(mark.epoch), signed(mark.token.0));
     let now = desk.now(live).await?.as_micros();
-    live.ask(sql::FREE_LANES, vec![epoch.into()]).await?;
+    // Whoever saw higher numbers of the lost state must not take this one for behind.
+    let settled = if mutant::on("my-outbox-rebase-keeps-settled") { 0 } else { sequence };
+    live.ask(sql::FREE_LANES, vec![epoch.into(), settled.into()]).await?;
     live.ask(sql::REBASED, vec![epoch.into(), whole.here.clone().into(), by.into(), now.into()]).await?;
     live.ask(sql::RAISE_SEQUENCE, vec![sequence.into()]).await?;
     live.ask(sql::LOWER_AGAIN, vec![sequence.into()]).await?;
     let rows = live.say(sql::COUNT).await?;
     let count = number(rows.first().ok_or_else(no_row)?, 0)?;
     live.commit(&[]).await?;
-    // Numbers of messages are above it; how far the lanes have come is not.
-    Ok((Mark { epoch: mark.epoch, token: whole.mark.token }, count))
+    Ok((mark, count))
+}
+
+/// Where an outbox goes on after a restore: above what was seen of the lost state, and above what it can have come to since.
+fn fresh(found: Mark, seen: Mark) -> Mark {
+    let mark = found.acknowledged(seen);
+    if mutant::on("my-outbox-rebase-epochs-again") {
+        return mark;
+    }
+    Mark { epoch: (mark.epoch / EPOCHS + 1).saturating_mul(EPOCHS), ..mark }
 }

@@ -14,7 +14,7 @@ use semel_stores::mysql::outbox::{MysqlOutbox, enqueue};
 
 use super::super::rig::{Database, OUTBOX_TABLES, with_database};
 use super::desk::{LEASE, Relay, connect, message, patient, take, text};
-use super::restored::fill;
+use super::restored::{fill, stopped};
 
 /// The letters' own columns: a computed one cannot be copied with the others.
 const LETTER: &str = "sequence, lane, id, written_at, topic, `key`, headers, content_type, correlation, causation, \
@@ -186,5 +186,42 @@ fn a_holder_under_the_same_epoch_shuts_the_other_out() {
         cursor.give_back().await.unwrap();
         assert_eq!(database.number("SELECT COUNT(holder) FROM semel_outbox_lane").await, 1);
         assert_eq!(outbox.list(None, 0, 10).await.unwrap().len(), 1);
+    });
+}
+
+// G-44: another relay may have taken lanes since, which raises the epoch.
+#[test]
+fn a_later_holding_does_not_hide_that_messages_are_gone() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        let mut relay = Relay::of(&outbox).await;
+        database.back_up().await;
+        database.write("a", &["1", "2"]).await;
+        assert_eq!(relay.send_all(10).await, ["1", "2"]);
+        relay.give_back().await;
+        database.set_back().await;
+        database.run("UPDATE semel_outbox_meta SET epoch = 99").await;
+        let why = stopped(&outbox).await;
+        assert!(why.contains("message 0, and was seen at epoch 8, message 2"), "{why}");
+    });
+}
+
+// G-44: `semel outbox rebase` remembers nothing of the lost state.
+#[test]
+fn a_rebase_by_another_process_opens_the_outbox_to_who_had_seen_more() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        database.back_up().await;
+        let mut relay = Relay::of(&outbox).await;
+        database.write("a", &["1", "2"]).await;
+        assert_eq!(relay.send_all(10).await, ["1", "2"]);
+        let lost = relay.cursors.iter().map(|cursor| cursor.term().epoch).max().unwrap();
+        relay.give_back().await;
+        database.set_back().await;
+        assert!(stopped(&outbox).await.contains("was seen at"));
+        connect(&database).await.rebase("ops").await.unwrap();
+        let cursor = take(&outbox, 0).await;
+        assert!(cursor.term().epoch > lost);
+        assert_eq!(outbox.overview().await.unwrap().stopped, None);
     });
 }
