@@ -65,18 +65,19 @@ impl MysqlCursor {
         let (desk, writer) = (self.desk.clone(), self.writer);
         let saves = retried!(desk.cursors.tries_on_any(), live => writer.resolve(live))?;
         self.doubt = None;
-        match saves {
+        // Fewer: the database was set back, which the next save refuses to go on with.
+        let Some(saves) =
+            saves.filter(|saves| *saves > writer.saves || mutant::on("my-outbox-doubt-forgets-saves"))
+        else {
+            return Ok(0);
+        };
+        if count == 0 && !mutant::on("renewal-in-doubt-forgets") {
             // It only renewed the lease: what was read is still to be settled.
-            Some(saves) if count == 0 && !mutant::on("renewal-in-doubt-forgets") => {
-                self.writer.saves = saves;
-                Ok(0)
-            }
-            Some(saves) if saves > writer.saves => {
-                self.forget(saves);
-                Ok(count)
-            }
-            _ => Ok(0),
+            self.writer.saves = saves;
+            return Ok(0);
         }
+        self.forget(saves);
+        Ok(count)
     }
 
     async fn fill(&mut self, limit: usize) -> Result<(), Error> {

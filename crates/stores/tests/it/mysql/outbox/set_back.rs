@@ -12,6 +12,7 @@ use semel_core::outbox::{Cursor, Lane, Saved, Settled, Taken};
 use semel_core::{Error, Nonce, Outbox};
 use semel_stores::mysql::outbox::{MysqlOutbox, enqueue};
 
+use super::super::proxy::{Cut, Proxy};
 use super::super::rig::{Database, OUTBOX_TABLES, with_database};
 use super::desk::{LEASE, Relay, connect, message, patient, take, text};
 use super::restored::{fill, stopped};
@@ -223,5 +224,51 @@ fn a_rebase_by_another_process_opens_the_outbox_to_who_had_seen_more() {
         let cursor = take(&outbox, 0).await;
         assert!(cursor.term().epoch > lost);
         assert_eq!(outbox.overview().await.unwrap().stopped, None);
+    });
+}
+
+// G-40, G-44: nobody else has the lane, and to take it again would not help.
+#[test]
+fn what_waits_again_below_what_was_read_is_not_passed_by() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        database.write("a", &["1", "2"]).await;
+        let mut cursor = database.take_lane_of(&outbox, "a").await;
+        database.back_up().await;
+        cursor.next(1).await.unwrap();
+        cursor.save(&[Settled::Dead { reason: "no".into() }]).await.unwrap();
+        cursor.next(1).await.unwrap();
+        database.set_back().await;
+        for settled in [&[Settled::Behind][..], &[]] {
+            let text = went_back(cursor.save(settled).await);
+            assert!(text.contains("had seen 1 saves, and this database knows of 0"), "{text}");
+        }
+        outbox.rebase("ops").await.unwrap();
+        assert_eq!(cursor.save(&[]).await.unwrap(), Saved::Fenced);
+        assert_eq!(texts(&mut database.take_lane_of(&outbox, "a").await).await, ["1", "2"]);
+    });
+}
+
+// G-42, G-44
+#[test]
+fn a_save_in_doubt_is_found_out_and_does_not_hide_that_saves_are_gone() {
+    with_database(async |database| {
+        let proxy = Proxy::to(&database.url()).await;
+        let outbox = MysqlOutbox::connect_with(patient(proxy.url())).await.unwrap();
+        database.write("a", &["1", "2"]).await;
+        let mut cursor = database.take_lane_of(&outbox, "a").await;
+        database.back_up().await;
+        // Its commit came, or did not: no alarm.
+        for cut in [Cut::CommitAnswer, Cut::Commit] {
+            cursor.next(1).await.unwrap();
+            proxy.cut_next(cut);
+            let error = cursor.save(&[Settled::Sent]).await.unwrap_err();
+            assert!(error.outcome_is_unknown(), "{error}");
+            assert_eq!(cursor.save(&[Settled::Sent]).await.unwrap(), Saved::Kept);
+        }
+        proxy.cut_next(Cut::CommitAnswer);
+        cursor.save(&[]).await.unwrap_err();
+        database.set_back().await;
+        went_back(cursor.save(&[]).await);
     });
 }
