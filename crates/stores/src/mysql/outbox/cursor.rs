@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::pool::retried;
 use super::floor::Floor;
-use super::position::{self, Landed};
+use super::position::{Landed, Named};
 use super::read::{self, Item, Source, Wish};
 use super::settle::{Held, Writer};
 use super::{Desk, sql};
@@ -177,11 +177,14 @@ impl Cursor for MysqlCursor {
     }
 
     fn position(&self, count: usize) -> Position {
-        position::encode(self.batch[..count.min(self.given)].iter().map(|Item { entry, source }| Landed {
+        let given = self.batch[..count.min(self.given)].iter();
+        let named = given.map(|Item { entry, source }| Named {
             sequence: entry.sequence,
             id: entry.message.id,
             tries: (*source == Source::Aside).then_some(entry.tries),
-        }))
+        });
+        let Writer { term, saves, .. } = self.writer;
+        Landed { epoch: term.epoch, saves, messages: named.collect() }.encode()
     }
 
     /// # Cancellation
@@ -189,7 +192,7 @@ impl Cursor for MysqlCursor {
     fn adopt<'a>(&'a mut self, position: &'a Position) -> Pending<'a, Saved> {
         Box::pin(async move {
             self.resolve().await?;
-            let landed = position::decode(position)?;
+            let landed = Landed::decode(position)?;
             let (desk, writer) = (self.desk.clone(), self.writer);
             match retried!(desk.cursors.tries_on_any(), live => writer.adopt(&desk, live, &landed))? {
                 Held::Fenced => Ok(Saved::Fenced),

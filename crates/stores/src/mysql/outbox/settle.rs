@@ -13,10 +13,10 @@ use super::super::fault::Fault;
 use super::super::pool::retried;
 use super::super::row::{int, text};
 use super::super::sql::{ROWS_MAX, each, fill};
-use super::position::Landed;
+use super::position::{Landed, Named};
 use super::read::{Item, Source, filled};
 use super::row::{number, signed};
-use super::take::{Row, hold};
+use super::take::{Row, hold, range};
 use super::{Desk, sql};
 
 /// Delayed messages moved in one transaction.
@@ -142,12 +142,13 @@ impl Writer {
         self,
         desk: &Desk,
         live: &mut Live,
-        landed: &[Landed],
+        landed: &Landed,
     ) -> Result<Held<u64>, Fault> {
         let lane = self.term.lane;
         let Some(found) = self.hold(live).await? else { return Ok(Held::Fenced) };
         let now = desk.now(live).await?;
-        let waited: Vec<&Landed> = landed.iter().filter(|landed| landed.tries.is_none()).collect();
+        let landed = if self.must_believe(&found, landed)? { &landed.messages[..] } else { &[] };
+        let waited: Vec<&Named> = landed.iter().filter(|landed| landed.tries.is_none()).collect();
         let mut last = found.settled;
         if !waited.is_empty() {
             let names = waited.iter().map(|landed| (landed.sequence, landed.id));
@@ -156,10 +157,10 @@ impl Writer {
                 last = waited.iter().map(|landed| landed.sequence).max().unwrap_or(0).max(last);
             }
         }
-        let letters: Vec<(&Landed, u32)> =
+        let letters: Vec<(&Named, u32)> =
             landed.iter().filter_map(|landed| Some((landed, landed.tries?))).collect();
         if !letters.is_empty() {
-            let name = |(landed, tries): &(&Landed, u32)| {
+            let name = |(landed, tries): &(&Named, u32)| {
                 let (sequence, id) = (landed.sequence, sql::hex(landed.id.as_bytes()));
                 format!(r#"{{"s":{sequence},"i":"{id}","t":{tries}}}"#)
             };
@@ -176,6 +177,26 @@ impl Writer {
             }
         }
         Ok(Held::Yes(self.keep(live, &found, now, last).await?))
+    }
+
+    /// Whether what a sink says is of this state. `false`: it is from before a rebase. What it names may be another's number
+    /// by now, or have landed behind what waits again.
+    fn must_believe(self, found: &Row, landed: &Landed) -> Result<bool, Fault> {
+        if mutant::on("my-outbox-lost-position-believed") {
+            return Ok(true);
+        }
+        if range(landed.epoch) != range(self.term.epoch) {
+            return Ok(false);
+        }
+        let (epoch, lane) = (self.term.epoch, self.term.lane.0);
+        let ahead = landed.epoch > epoch || landed.saves > found.saves;
+        if ahead && !mutant::on("my-outbox-saves-uncounted") {
+            return Err(went_back(&format!(
+                "a sink knows of epoch {} and {} saves of lane {lane}, and this database is at epoch {epoch} with {}",
+                landed.epoch, landed.saves, found.saves
+            )));
+        }
+        Ok(true)
     }
 
     /// What became of a save whose answer did not come: how many saves the lane has seen, if it is still ours.

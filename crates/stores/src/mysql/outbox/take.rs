@@ -201,5 +201,10 @@ fn fresh(found: Mark, seen: Mark) -> Mark {
     if mutant::on("my-outbox-rebase-epochs-again") {
         return mark;
     }
-    Mark { epoch: (mark.epoch / EPOCHS + 1).saturating_mul(EPOCHS), ..mark }
+    Mark { epoch: (range(mark.epoch) + 1).saturating_mul(EPOCHS), ..mark }
+}
+
+/// After how many rebases an epoch was given.
+pub(super) fn range(epoch: u64) -> u64 {
+    epoch / EPOCHS
 }

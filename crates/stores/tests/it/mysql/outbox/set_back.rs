@@ -272,3 +272,63 @@ fn a_save_in_doubt_is_found_out_and_does_not_hide_that_saves_are_gone() {
         went_back(cursor.save(&[]).await);
     });
 }
+
+// G-43, G-44: what was set aside waits again, before what had landed.
+#[test]
+fn what_a_sink_kept_of_a_lost_state_covers_nothing_after_a_rebase() {
+    with_database(async |database| {
+        let outbox = connect(&database).await;
+        database.write("a", &["1", "2"]).await;
+        let mut cursor = database.take_lane_of(&outbox, "a").await;
+        assert_eq!(texts(&mut cursor).await, ["1", "2"]);
+        let landed = cursor.position(2);
+        database.run("UPDATE semel_outbox_lane SET lease_until = 0").await;
+        let mut cursor = database.take_lane_of(&outbox, "a").await;
+        outbox.rebase("ops").await.unwrap();
+        assert_eq!(cursor.adopt(&landed).await.unwrap(), Saved::Fenced);
+        let mut cursor = database.take_lane_of(&outbox, "a").await;
+        assert_eq!(cursor.adopt(&landed).await.unwrap(), Saved::Kept);
+        assert_eq!(texts(&mut cursor).await, ["1", "2"]);
+        // What it says of this state counts.
+        let landed = cursor.position(1);
+        assert_eq!(cursor.adopt(&landed).await.unwrap(), Saved::Kept);
+        assert_eq!(texts(&mut cursor).await, ["2"]);
+    });
+}
+
+// G-43, G-44
+#[test]
+fn a_sink_that_knows_of_saves_or_holdings_that_are_gone_is_heard() {
+    with_database(async |database| {
+        for (saves, epochs) in [(true, false), (false, true)] {
+            let outbox = connect(&database).await;
+            database.write("a", &["1", "2"]).await;
+            let mut cursor = database.take_lane_of(&outbox, "a").await;
+            if epochs {
+                database.run("UPDATE semel_outbox_lane SET lease_until = 0").await;
+            }
+            database.back_up().await;
+            if epochs {
+                cursor = database.take_lane_of(&outbox, "a").await;
+            }
+            cursor.next(1).await.unwrap();
+            if saves {
+                cursor.save(&[Settled::Dead { reason: "no".into() }]).await.unwrap();
+                cursor.next(1).await.unwrap();
+            }
+            let landed = cursor.position(1);
+            database.set_back().await;
+            database.run("UPDATE semel_outbox_lane SET lease_until = 0").await;
+            if epochs {
+                // Other lanes were not taken as often as this one had been.
+                database.run("UPDATE semel_outbox_meta SET epoch = epoch - 1").await;
+            }
+            // One that remembers nothing.
+            let outbox = connect(&database).await;
+            let mut cursor = database.take_lane_of(&outbox, "a").await;
+            let text = went_back(cursor.adopt(&landed).await);
+            assert!(text.contains("a sink knows of"), "{text}");
+            cursor.give_back().await.unwrap();
+        }
+    });
+}
