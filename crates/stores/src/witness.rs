@@ -29,11 +29,20 @@ pub(crate) fn read(path: &Path) -> Result<Seen, Error> {
 
 /// Replaces the file as one step: after a crash it is the old one or the new one.
 pub(crate) fn write(path: &Path, seen: Seen) -> std::io::Result<()> {
+    write_further(path, seen, Mark::max)
+}
+
+/// The same for whoever has another word of which of two marks is further.
+pub(crate) fn write_further(
+    path: &Path,
+    seen: Seen,
+    further: impl Fn(Mark, Mark) -> Mark,
+) -> std::io::Result<()> {
     let Some(store_id) = seen.store_id else { return Ok(()) };
     // Others may share the file; it never goes down, and one that cannot be read stays for whoever looks at it.
     let old = read(path).map_err(std::io::Error::other)?;
     let old = Some(old).filter(|old| old.store_id == seen.store_id).unwrap_or_default();
-    let seen = Seen { mark: old.mark.max(seen.mark), last: Kept::newer(old.last, seen.last), ..seen };
+    let seen = Seen { mark: further(old.mark, seen.mark), last: Kept::newer(old.last, seen.last), ..seen };
     if old == seen {
         return Ok(());
     }

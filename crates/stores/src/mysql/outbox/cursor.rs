@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use semel_core::error::{Error, Kind};
 use semel_core::outbox::{BATCH_MAX, Cursor, Entry, Position, Saved, Settled, Term};
@@ -12,7 +11,7 @@ use tokio::time::Instant;
 
 use super::super::pool::retried;
 use super::floor::Floor;
-use super::position::{self, Landed};
+use super::position::{Landed, Named};
 use super::read::{self, Item, Source, Wish};
 use super::settle::{Held, Writer};
 use super::{Desk, sql};
@@ -34,8 +33,8 @@ pub(super) struct MysqlCursor {
 }
 
 impl MysqlCursor {
-    pub(super) fn new(desk: Arc<Desk>, term: Term, lease: Duration, saves: u64) -> Self {
-        let (writer, floor) = (Writer { term, lease, saves }, Floor::new(Instant::now()));
+    pub(super) fn new(desk: Arc<Desk>, writer: Writer) -> Self {
+        let floor = Floor::new(Instant::now());
         Self { desk, writer, floor, batch: Vec::new(), given: 0, last: 0, doubt: None }
     }
 
@@ -66,18 +65,19 @@ impl MysqlCursor {
         let (desk, writer) = (self.desk.clone(), self.writer);
         let saves = retried!(desk.cursors.tries_on_any(), live => writer.resolve(live))?;
         self.doubt = None;
-        match saves {
+        // Fewer: the database was set back, which the next save refuses to go on with.
+        let Some(saves) =
+            saves.filter(|saves| *saves > writer.saves || mutant::on("my-outbox-doubt-forgets-saves"))
+        else {
+            return Ok(0);
+        };
+        if count == 0 && !mutant::on("renewal-in-doubt-forgets") {
             // It only renewed the lease: what was read is still to be settled.
-            Some(saves) if count == 0 && !mutant::on("renewal-in-doubt-forgets") => {
-                self.writer.saves = saves;
-                Ok(0)
-            }
-            Some(saves) if saves > writer.saves => {
-                self.forget(saves);
-                Ok(count)
-            }
-            _ => Ok(0),
+            self.writer.saves = saves;
+            return Ok(0);
         }
+        self.forget(saves);
+        Ok(count)
     }
 
     async fn fill(&mut self, limit: usize) -> Result<(), Error> {
@@ -177,11 +177,14 @@ impl Cursor for MysqlCursor {
     }
 
     fn position(&self, count: usize) -> Position {
-        position::encode(self.batch[..count.min(self.given)].iter().map(|Item { entry, source }| Landed {
+        let given = self.batch[..count.min(self.given)].iter();
+        let named = given.map(|Item { entry, source }| Named {
             sequence: entry.sequence,
             id: entry.message.id,
             tries: (*source == Source::Aside).then_some(entry.tries),
-        }))
+        });
+        let Writer { term, saves, .. } = self.writer;
+        Landed { epoch: term.epoch, saves, messages: named.collect() }.encode()
     }
 
     /// # Cancellation
@@ -189,7 +192,7 @@ impl Cursor for MysqlCursor {
     fn adopt<'a>(&'a mut self, position: &'a Position) -> Pending<'a, Saved> {
         Box::pin(async move {
             self.resolve().await?;
-            let landed = position::decode(position)?;
+            let landed = Landed::decode(position)?;
             let (desk, writer) = (self.desk.clone(), self.writer);
             match retried!(desk.cursors.tries_on_any(), live => writer.adopt(&desk, live, &landed))? {
                 Held::Fenced => Ok(Saved::Fenced),
@@ -205,8 +208,8 @@ impl Cursor for MysqlCursor {
     /// Given back, or lapsing.
     fn give_back(self: Box<Self>) -> Pending<'static, ()> {
         Box::pin(async move {
-            let (desk, term) = (self.desk.clone(), self.writer.term);
-            let values = vec![term.lane.0.into(), term.epoch.into()];
+            let (desk, Writer { term, holder, .. }) = (self.desk.clone(), self.writer);
+            let values = vec![term.lane.0.into(), term.epoch.into(), holder.as_bytes()[..].into()];
             retried!(desk.cursors.tries_on_any(), live => live.ask(sql::GIVE_BACK, values.clone())).map(drop)
         })
     }

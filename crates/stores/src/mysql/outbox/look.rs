@@ -38,7 +38,7 @@ pub(super) async fn overview(desk: &Desk) -> Result<Overview, Error> {
 }
 
 async fn count(desk: &Desk, live: &mut Live) -> Result<Overview, Fault> {
-    let stopped = Whole::read(desk, live, sql::MARK).await?.stopped(desk)?;
+    let stopped = Whole::read(desk, live, sql::MARK).await?.stopped();
     let now = desk.now(live).await?;
     let mut lanes = Vec::new();
     for row in &live.say(sql::LANES).await? {

@@ -27,7 +27,6 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_core::Nonce;
 use semel_core::clock::Timestamp;
 use semel_core::error::{Error, Kind};
 use semel_core::message::{MessageId, Topic};
@@ -35,6 +34,8 @@ use semel_core::outbox::{
     Aside, Entry, Facts, Found, Judged, Lane, Letter, Outbox, Overview, Taken, Tended, Verdict,
 };
 use semel_core::store::{Mark, Pending};
+use semel_core::{Nonce, mutant};
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
 pub(super) use enqueue::statements;
@@ -75,6 +76,23 @@ struct Desk {
     witnessed: Mutex<Option<Instant>>,
     writers: tokio::sync::Mutex<Option<Writers>>,
     writers_hidden: AtomicBool,
+}
+
+/// Whether an outbox is behind what was seen of it. Its epoch rises with every holding, so that a later one does not make
+/// up for what is missing.
+fn is_behind(found: Mark, seen: Mark) -> bool {
+    if mutant::on("my-outbox-judged-by-epoch") {
+        return found < seen;
+    }
+    found.epoch < seen.epoch || found.token < seen.token
+}
+
+/// Each part as far as either has come: lanes of one outbox are held under several epochs.
+fn further(one: Mark, other: Mark) -> Mark {
+    if mutant::on("my-outbox-judged-by-epoch") {
+        return one.max(other);
+    }
+    Mark { epoch: one.epoch.max(other.epoch), token: one.token.max(other.token) }
 }
 
 impl MysqlOutbox {
@@ -180,7 +198,7 @@ impl Desk {
 
     fn saw(&self, mark: Mark) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        *seen = mark.max(*seen);
+        *seen = further(mark, *seen);
     }
 
     /// Writes down how far the outbox has come, now and then. A witness that cannot be written weakens the
@@ -195,7 +213,8 @@ impl Desk {
             *last = Some(Instant::now());
         }
         let seen = Seen { store_id: Some(self.facts.store_id), mark: self.seen(), last: None };
-        if let Err(error) = super::write_witness(path, seen).await {
+        let written = spawn_blocking(move || witness::write_further(&path, seen, further)).await;
+        if let Err(error) = written.unwrap_or_else(|error| Err(std::io::Error::other(error))) {
             tracing::warn!(%error, "the witness of the outbox cannot be written; a restore may go unnoticed");
         }
     }
@@ -205,7 +224,7 @@ impl Desk {
         let Some(path) = &self.witness else { return Ok(Ok(self.seen())) };
         let kept = witness::read(path)?;
         let same = kept.store_id.is_none_or(|id| id == self.facts.store_id);
-        Ok(if same { Ok(self.seen().max(kept.mark)) } else { Err(()) })
+        Ok(if same { Ok(further(self.seen(), kept.mark)) } else { Err(()) })
     }
 }
 
@@ -245,5 +264,27 @@ impl Outbox for MysqlOutbox {
 
     fn rebase<'a>(&'a self, by: &'a str) -> Pending<'a, u64> {
         Box::pin(take::rebase(&self.desk, by))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use semel_core::Token;
+
+    use super::*;
+
+    #[test]
+    fn a_witness_forgets_no_message_for_a_later_holding() {
+        // G-44
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("witness");
+        let mark = |epoch, token| Mark { epoch, token: Token(token) };
+        for seen in [mark(1, 7), mark(3, 5)] {
+            let seen = Seen { store_id: Some([1; 16]), mark: seen, last: None };
+            witness::write_further(&path, seen, further).unwrap();
+        }
+        let kept = witness::read(&path).unwrap().mark;
+        assert_eq!(kept, mark(3, 7));
+        assert!(is_behind(mark(4, 6), kept) && is_behind(mark(2, 8), kept) && !is_behind(kept, kept));
     }
 }

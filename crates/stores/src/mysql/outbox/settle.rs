@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use semel_core::clock::Timestamp;
 use semel_core::error::{Error, Kind};
-use semel_core::mutant;
 use semel_core::outbox::{Aside, Lane, Settled, Tended, Term, shortened};
+use semel_core::{Nonce, mutant};
 
 use super::super::chores::no_row;
 use super::super::connect::{Crashes, Live};
@@ -13,10 +13,10 @@ use super::super::fault::Fault;
 use super::super::pool::retried;
 use super::super::row::{int, text};
 use super::super::sql::{ROWS_MAX, each, fill};
-use super::position::Landed;
+use super::position::{Landed, Named};
 use super::read::{Item, Source, filled};
 use super::row::{number, signed};
-use super::take::{Row, hold};
+use super::take::{Row, hold, range};
 use super::{Desk, sql};
 
 /// Delayed messages moved in one transaction.
@@ -38,21 +38,34 @@ pub(super) enum Held<T> {
 pub(super) struct Writer {
     pub(super) term: Term,
     pub(super) lease: std::time::Duration,
+    /// Two relays may have one epoch, if the server forgot who took the lane first.
+    pub(super) holder: Nonce,
     /// How many saves the lane has seen, by the last answer.
     pub(super) saves: u64,
 }
 
 impl Writer {
-    /// Locks the lane. `None`: it is another's now, or the database was set back under our feet.
+    fn holds(self, found: &Row) -> bool {
+        let is_ours = found.holder == Some(self.holder) || mutant::on("my-outbox-holder-not-compared");
+        found.epoch == self.term.epoch && is_ours
+    }
+
+    /// Locks the lane. `None`: it is another's now.
     async fn hold(self, live: &mut Live) -> Result<Option<Row>, Fault> {
         live.begin().await?;
         let found = hold(live, self.term.lane).await?;
-        let ours = found.epoch == self.term.epoch && found.saves >= self.saves;
-        if ours || mutant::on("my-outbox-zombie-believed") {
-            return Ok(Some(found));
+        if !self.holds(&found) && !mutant::on("my-outbox-zombie-believed") {
+            live.roll_back().await?;
+            return Ok(None);
         }
-        live.roll_back().await?;
-        Ok(None)
+        if found.saves < self.saves && !mutant::on("my-outbox-own-saves-uncounted") {
+            // What was settled by the lost saves waits again, perhaps below what was read.
+            return Err(went_back(&format!(
+                "lane {} had seen {} saves, and this database knows of {}",
+                self.term.lane.0, self.saves, found.saves
+            )));
+        }
+        Ok(Some(found))
     }
 
     /// Ends a save: the lease is renewed.
@@ -78,17 +91,27 @@ impl Writer {
         let now = desk.now(live).await?;
         let of = |source: Source| settled.iter().filter(move |(item, _)| item.source == source);
         let is_sent = |(_, settled): &&(Item, Settled)| *settled == Settled::Sent;
+        let name = |(item, _): &(Item, Settled)| (item.entry.sequence, item.entry.message.id);
+
+        let letters: Vec<_> = of(Source::Aside).map(name).collect();
+        if !letters.is_empty() && !mutant::on("my-outbox-settles-another-letter") {
+            let count = letters.len();
+            let rows =
+                live.ask(sql::ARE_LETTERS, vec![sql::named(letters).into(), lane.0.into()]).await?.rows;
+            all(number(rows.first().ok_or_else(no_row)?, 0)?, count)?;
+        }
+        // From here on numbers will do for letters: with the lane in hand nobody else changes them.
         let numbers = |(item, _): &(Item, Settled)| item.entry.sequence;
 
         let aside: Vec<_> = of(Source::Outbox).filter(|pair| !is_sent(pair)).collect();
         for some in aside.chunks(LETTERS_MAX) {
             let values = vec![now.as_micros().into(), verdicts(some, now).into(), lane.0.into()];
-            all(live.ask(sql::SET_ASIDE, values).await?.changed, some.len())?;
+            all(live.ask(&sql::set_aside(), values).await?.changed, some.len())?;
         }
-        let waited: Vec<u64> = of(Source::Outbox).map(numbers).collect();
+        let waited: Vec<_> = of(Source::Outbox).map(name).collect();
         if !waited.is_empty() {
-            let values = vec![sql::list(waited.iter().copied()).into(), lane.0.into()];
-            all(live.ask(sql::REMOVE, values).await?.changed, waited.len())?;
+            let values = vec![sql::named(waited.iter().copied()).into(), lane.0.into()];
+            all(live.ask(&sql::remove(), values).await?.changed, waited.len())?;
         }
         let sent: Vec<u64> = of(Source::Aside).filter(is_sent).map(numbers).collect();
         if !sent.is_empty() {
@@ -110,7 +133,7 @@ impl Writer {
         let keys: BTreeSet<&str> =
             changed.filter_map(|(item, _)| item.entry.message.key.as_deref()).collect();
         park(live, lane, &keys.into_iter().collect::<Vec<_>>(), now).await?;
-        let last = waited.into_iter().max().unwrap_or(0).max(found.settled);
+        let last = waited.into_iter().map(|(sequence, _)| sequence).max().unwrap_or(0).max(found.settled);
         Ok(Held::Yes(self.keep(live, &found, now, last).await?))
     }
 
@@ -119,26 +142,25 @@ impl Writer {
         self,
         desk: &Desk,
         live: &mut Live,
-        landed: &[Landed],
+        landed: &Landed,
     ) -> Result<Held<u64>, Fault> {
         let lane = self.term.lane;
         let Some(found) = self.hold(live).await? else { return Ok(Held::Fenced) };
         let now = desk.now(live).await?;
-        let waited: Vec<&Landed> = landed.iter().filter(|landed| landed.tries.is_none()).collect();
+        let landed = if self.must_believe(&found, landed)? { &landed.messages[..] } else { &[] };
+        let waited: Vec<&Named> = landed.iter().filter(|landed| landed.tries.is_none()).collect();
         let mut last = found.settled;
         if !waited.is_empty() {
-            let name = |landed: &&Landed| {
-                format!(r#"{{"s":{},"i":"{}"}}"#, landed.sequence, sql::hex(landed.id.as_bytes()))
-            };
-            let values = vec![sql::objects(&waited, name).into(), lane.0.into()];
+            let names = waited.iter().map(|landed| (landed.sequence, landed.id));
+            let values = vec![sql::named(names).into(), lane.0.into()];
             if live.ask(sql::LANDED, values).await?.changed > 0 {
                 last = waited.iter().map(|landed| landed.sequence).max().unwrap_or(0).max(last);
             }
         }
-        let letters: Vec<(&Landed, u32)> =
+        let letters: Vec<(&Named, u32)> =
             landed.iter().filter_map(|landed| Some((landed, landed.tries?))).collect();
         if !letters.is_empty() {
-            let name = |(landed, tries): &(&Landed, u32)| {
+            let name = |(landed, tries): &(&Named, u32)| {
                 let (sequence, id) = (landed.sequence, sql::hex(landed.id.as_bytes()));
                 format!(r#"{{"s":{sequence},"i":"{id}","t":{tries}}}"#)
             };
@@ -157,26 +179,54 @@ impl Writer {
         Ok(Held::Yes(self.keep(live, &found, now, last).await?))
     }
 
+    /// Whether what a sink says is of this state. `false`: it is from before a rebase. What it names may be another's number
+    /// by now, or have landed behind what waits again.
+    fn must_believe(self, found: &Row, landed: &Landed) -> Result<bool, Fault> {
+        if mutant::on("my-outbox-lost-position-believed") {
+            return Ok(true);
+        }
+        if range(landed.epoch) != range(self.term.epoch) {
+            return Ok(false);
+        }
+        let (epoch, lane) = (self.term.epoch, self.term.lane.0);
+        let ahead = landed.epoch > epoch || landed.saves > found.saves;
+        if ahead && !mutant::on("my-outbox-saves-uncounted") {
+            return Err(went_back(&format!(
+                "a sink knows of epoch {} and {} saves of lane {lane}, and this database is at epoch {epoch} with {}",
+                landed.epoch, landed.saves, found.saves
+            )));
+        }
+        Ok(true)
+    }
+
     /// What became of a save whose answer did not come: how many saves the lane has seen, if it is still ours.
     /// Whoever asks waits until the transaction that saved has ended.
     pub(super) async fn resolve(self, live: &mut Live) -> Result<Option<u64>, Fault> {
         live.begin().await?;
         let found = hold(live, self.term.lane).await?;
         live.roll_back().await?;
-        Ok((found.epoch == self.term.epoch).then_some(found.saves))
+        Ok(self.holds(&found).then_some(found.saves))
     }
 }
 
-/// All of them were there, because nobody but the lane's holder removes any.
-fn all(changed: u64, expected: usize) -> Result<(), Fault> {
-    if changed == expected as u64 {
-        return Ok(());
+/// All of them were there, because nobody but the lane's holder removes any. In a database that was set back numbers are
+/// given again: what is settled must be what was read.
+fn all(there: u64, read: usize) -> Result<(), Fault> {
+    match there == read as u64 {
+        true => Ok(()),
+        false => Err(went_back(&format!(
+            "of {read} messages that this relay has read {there} are still there under their numbers"
+        ))),
     }
+}
+
+/// The database does not hold what this relay knows it held.
+fn went_back(why: &str) -> Fault {
     let sentence = format!(
-        "of {expected} messages that were read {changed} are still in the outbox; somebody removes them by hand, \
-         or it was restored"
+        "the outbox is not where it was: {why}; the database was set back to an older state, or somebody changes it by \
+         hand. Rebase the outbox: what waits is then published, for all that is known, for the first time"
     );
-    Err(Fault::new(Kind::Damaged, sentence))
+    Fault::new(Kind::WentBack, sentence)
 }
 
 /// What became of messages that were not sent, as `set_aside.sql` and `change_letters.sql` take it.
@@ -190,9 +240,10 @@ fn verdicts(pairs: &[&(Item, Settled)], now: Timestamp) -> String {
             Settled::Behind | Settled::Sent => (Aside::Behind, 0, "", None),
         };
         let (sequence, aside) = (item.entry.sequence, aside as u8);
+        let id = sql::hex(item.entry.message.id.as_bytes());
         let (tries, reason) = (item.entry.tries.saturating_add(tried), sql::hex(reason.as_bytes()));
         let again_at = again_at.map_or("null".to_owned(), |at| at.to_string());
-        format!(r#"{{"s":{sequence},"a":{aside},"t":{tries},"r":"{reason}","g":{again_at}}}"#)
+        format!(r#"{{"s":{sequence},"i":"{id}","a":{aside},"t":{tries},"r":"{reason}","g":{again_at}}}"#)
     })
 }
 

@@ -2,11 +2,13 @@
 
 use std::borrow::Cow;
 
+use semel_core::message::MessageId;
 use semel_core::mutant;
 
 use super::super::sql::broken;
 
 pub(super) const ANY_DUE: &str = include_str!("sql/any_due.sql");
+pub(super) const ARE_LETTERS: &str = include_str!("sql/are_letters.sql");
 pub(super) const BACKLOG: &str = include_str!("sql/backlog.sql");
 pub(super) const BACKLOG_ASIDE: &str = include_str!("sql/backlog_aside.sql");
 pub(super) const CHANGE_LETTERS: &str = include_str!("sql/change_letters.sql");
@@ -42,11 +44,9 @@ pub(super) const READY_ALONE: &str = include_str!("sql/ready_alone.sql");
 pub(super) const READY_KEYS: &str = include_str!("sql/ready_keys.sql");
 pub(super) const REBASED: &str = include_str!("sql/rebased.sql");
 pub(super) const RELEASE: &str = include_str!("sql/release.sql");
-pub(super) const REMOVE: &str = include_str!("sql/remove.sql");
 pub(super) const REMOVE_DELAYED: &str = include_str!("sql/remove_delayed.sql");
 pub(super) const REMOVE_LETTERS: &str = include_str!("sql/remove_letters.sql");
 pub(super) const REPLAY: &str = include_str!("sql/replay.sql");
-pub(super) const SET_ASIDE: &str = include_str!("sql/set_aside.sql");
 pub(super) const SET_META: &str = include_str!("sql/set_meta.sql");
 pub(super) const TAKE: &str = include_str!("sql/take.sql");
 pub(super) const UNPARK: &str = include_str!("sql/unpark.sql");
@@ -55,6 +55,8 @@ pub(super) const WRITERS: &str = include_str!("sql/writers.sql");
 
 const PARK: &str = include_str!("sql/park.sql");
 const READ: &str = include_str!("sql/read.sql");
+const REMOVE: &str = include_str!("sql/remove.sql");
+const SET_ASIDE: &str = include_str!("sql/set_aside.sql");
 
 pub(super) fn park() -> Cow<'static, str> {
     if mutant::on("my-outbox-dead-goes-on") {
@@ -70,6 +72,21 @@ pub(super) fn read() -> Cow<'static, str> {
     READ.into()
 }
 
+pub(super) fn remove() -> Cow<'static, str> {
+    by_id(REMOVE)
+}
+
+pub(super) fn set_aside() -> Cow<'static, str> {
+    by_id(SET_ASIDE)
+}
+
+fn by_id(sql: &'static str) -> Cow<'static, str> {
+    if mutant::on("my-outbox-settles-another-message") {
+        return broken(sql, " AND o.id = UNHEX(j.id)", "");
+    }
+    sql.into()
+}
+
 /// Numbers as a list that a statement joins with.
 pub(super) fn list(numbers: impl IntoIterator<Item = u64>) -> String {
     objects(numbers, |number| number.to_string())
@@ -79,6 +96,12 @@ pub(super) fn list(numbers: impl IntoIterator<Item = u64>) -> String {
 pub(super) fn objects<T>(things: impl IntoIterator<Item = T>, write: impl Fn(T) -> String) -> String {
     let things: Vec<String> = things.into_iter().map(write).collect();
     format!("[{}]", things.join(","))
+}
+
+/// Messages as a list that a statement joins with: by number, and by id, because a database that was set back gives
+/// numbers again.
+pub(super) fn named(messages: impl IntoIterator<Item = (u64, MessageId)>) -> String {
+    objects(messages, |(sequence, id)| format!(r#"{{"s":{sequence},"i":"{}"}}"#, hex(id.as_bytes())))
 }
 
 /// Bytes in a form that needs no escapes.

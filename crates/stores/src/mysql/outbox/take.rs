@@ -16,14 +16,21 @@ use super::super::pool::retried;
 use super::super::row::{maybe_bytes, text, time};
 use super::cursor::MysqlCursor;
 use super::row::{number, signed};
-use super::{Desk, sql};
+use super::settle::Writer;
+use super::{Desk, is_behind, sql};
 
 /// Longest name of an operator kept with a rebase.
 const OPERATOR_BYTES_MAX: usize = 512;
 
+/// Every rebase begins a range of so many epochs. Whoever rebases may remember nothing of the lost state, and none of its
+/// epochs may come again: sinks and consumers know them.
+const EPOCHS: u64 = 1 << 32;
+
 /// The outbox as a whole.
 pub(super) struct Whole {
     pub(super) mark: Mark,
+    /// What had been seen of it before it was read. `Err`: of another one.
+    seen: Result<Mark, ()>,
     home: Option<String>,
     here: Option<String>,
 }
@@ -31,32 +38,38 @@ pub(super) struct Whole {
 impl Whole {
     /// Reads it, with `hold_meta.sql` or without holding it, with `mark.sql`.
     pub(super) async fn read(desk: &Desk, live: &mut Live, sql: &str) -> Result<Self, Fault> {
+        // Before the database: other lanes, of this process and of others, are saved meanwhile.
+        let late = mutant::on("my-outbox-seen-asked-late");
+        let mut seen = if late { Ok(Mark::default()) } else { desk.remembered()? };
         let rows = live.say(sql).await?;
         let row = rows.first().ok_or_else(no_row)?;
         let mark = Mark { epoch: number(row, 0)?, token: Token(number(row, 2)?) };
         let home = text(row, 1)?.map(str::to_owned);
         let here = desk.connector.examine(live).await?.here;
-        Ok(Self { mark, home, here })
+        if late {
+            seen = desk.remembered()?;
+        }
+        Ok(Self { mark, seen, home, here })
     }
 
     /// Why nothing may be published from here, if so.
-    pub(super) fn stopped(&self, desk: &Desk) -> Result<Option<String>, Error> {
-        let why = match (&self.home, &self.here, desk.remembered()?) {
-            _ if mutant::on("my-outbox-restore-unnoticed") => return Ok(None),
+    pub(super) fn stopped(&self) -> Option<String> {
+        let why = match (&self.home, &self.here, self.seen) {
+            _ if mutant::on("my-outbox-restore-unnoticed") => return None,
             (Some(home), Some(here), _) if home != here => {
                 format!("it was last published from {home}, and this is {here} (server/database)")
             }
             (_, _, Err(())) => "it is not the one that was used from here before".to_owned(),
-            (_, _, Ok(seen)) if self.mark.is_behind(seen) => format!(
+            (_, _, Ok(seen)) if is_behind(self.mark, seen) => format!(
                 "it is at epoch {}, message {}, and was seen at epoch {}, message {}",
                 self.mark.epoch, self.mark.token, seen.epoch, seen.token
             ),
-            _ => return Ok(None),
+            _ => return None,
         };
-        Ok(Some(format!(
+        Some(format!(
             "the outbox was restored or moved: {why}. What was published since is not known here; rebase to \
              publish again whatever is not known to have been"
-        )))
+        ))
     }
 }
 
@@ -111,8 +124,8 @@ pub(super) async fn take(
         Asked::Yours { epoch, saves, settled } => {
             desk.saw(Mark { epoch, token: Token(settled) });
             desk.remember(true).await;
-            let term = Term { lane, epoch };
-            Taken::Yours(Box::new(MysqlCursor::new(desk.clone(), term, lease, saves)))
+            let writer = Writer { term: Term { lane, epoch }, lease, holder, saves };
+            Taken::Yours(Box::new(MysqlCursor::new(desk.clone(), writer)))
         }
     })
 }
@@ -127,7 +140,7 @@ async fn ask(
     live.begin().await?;
     // The whole first, here and when rebasing: whoever wants both waits in one direction only.
     let whole = Whole::read(desk, live, sql::HOLD_META).await?;
-    let told = whole.stopped(desk)?.map(Asked::Stopped);
+    let told = whole.stopped().map(Asked::Stopped);
     let found = hold(live, lane).await?;
     let now = desk.now(live).await?;
     let by_another = found.holder.is_some_and(|held_by| held_by != holder);
@@ -153,8 +166,7 @@ async fn ask(
 /// Safe. It is one transaction, done or not.
 pub(super) async fn rebase(desk: &Desk, by: &str) -> Result<u64, Error> {
     let by = &by[..by.floor_char_boundary(OPERATOR_BYTES_MAX)];
-    let seen = desk.remembered()?.unwrap_or_default();
-    let (mark, count) = retried!(desk.chores.tries_on_any(), live => accept(desk, live, seen, by))?;
+    let (mark, count) = retried!(desk.chores.tries_on_any(), live => accept(desk, live, by))?;
     desk.saw(mark);
     if let Some(path) = &desk.witness {
         // One of another outbox would stop this one for ever.
@@ -165,19 +177,34 @@ pub(super) async fn rebase(desk: &Desk, by: &str) -> Result<u64, Error> {
     Ok(count)
 }
 
-async fn accept(desk: &Desk, live: &mut Live, seen: Mark, by: &str) -> Result<(Mark, u64), Fault> {
+async fn accept(desk: &Desk, live: &mut Live, by: &str) -> Result<(Mark, u64), Fault> {
     live.begin().await?;
     let whole = Whole::read(desk, live, sql::HOLD_META).await?;
-    let mark = whole.mark.acknowledged(seen);
+    let mark = fresh(whole.mark, whole.seen.unwrap_or_default());
     let (epoch, sequence) = (signed(mark.epoch), signed(mark.token.0));
     let now = desk.now(live).await?.as_micros();
-    live.ask(sql::FREE_LANES, vec![epoch.into()]).await?;
+    // Whoever saw higher numbers of the lost state must not take this one for behind.
+    let settled = if mutant::on("my-outbox-rebase-keeps-settled") { 0 } else { sequence };
+    live.ask(sql::FREE_LANES, vec![epoch.into(), settled.into()]).await?;
     live.ask(sql::REBASED, vec![epoch.into(), whole.here.clone().into(), by.into(), now.into()]).await?;
     live.ask(sql::RAISE_SEQUENCE, vec![sequence.into()]).await?;
     live.ask(sql::LOWER_AGAIN, vec![sequence.into()]).await?;
     let rows = live.say(sql::COUNT).await?;
     let count = number(rows.first().ok_or_else(no_row)?, 0)?;
     live.commit(&[]).await?;
-    // Numbers of messages are above it; how far the lanes have come is not.
-    Ok((Mark { epoch: mark.epoch, token: whole.mark.token }, count))
+    Ok((mark, count))
+}
+
+/// Where an outbox goes on after a restore: above what was seen of the lost state, and above what it can have come to since.
+fn fresh(found: Mark, seen: Mark) -> Mark {
+    let mark = found.acknowledged(seen);
+    if mutant::on("my-outbox-rebase-epochs-again") {
+        return mark;
+    }
+    Mark { epoch: (range(mark.epoch) + 1).saturating_mul(EPOCHS), ..mark }
+}
+
+/// After how many rebases an epoch was given.
+pub(super) fn range(epoch: u64) -> u64 {
+    epoch / EPOCHS
 }

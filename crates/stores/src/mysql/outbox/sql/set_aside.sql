@@ -1,4 +1,4 @@
--- From those that wait to those set aside; the row there is removed with the settled ones.
+-- From those that wait to those set aside, if they are those that were read; the row there is removed with the settled ones.
 INSERT INTO semel_outbox_aside (
     sequence, lane, id, written_at, topic, `key`, headers, content_type, correlation, causation, trace_parent,
     deliver_after, payload, aside, tries, reason, since, again_at
@@ -8,7 +8,7 @@ SELECT
     o.trace_parent, o.deliver_after, o.payload,
     j.aside, j.tries, CONVERT(UNHEX(j.reason) USING utf8mb4), ?, j.again_at
 FROM JSON_TABLE(?, '$[*]' COLUMNS (
-    sequence bigint PATH '$.s', aside int PATH '$.a', tries bigint PATH '$.t', reason varchar(8192) PATH '$.r',
+    sequence bigint PATH '$.s', id varchar(32) PATH '$.i', aside int PATH '$.a', tries bigint PATH '$.t', reason varchar(8192) PATH '$.r',
     again_at bigint PATH '$.g'
 )) AS j
-STRAIGHT_JOIN semel_outbox o ON o.lane = ? AND o.sequence = j.sequence
+STRAIGHT_JOIN semel_outbox o ON o.lane = ? AND o.sequence = j.sequence AND o.id = UNHEX(j.id)

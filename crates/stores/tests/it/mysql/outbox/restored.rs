@@ -7,12 +7,12 @@ use semel_stores::mysql::outbox::{MysqlOutbox, enqueue};
 use super::super::rig::{Database, OUTBOX_TABLES, with_database};
 use super::desk::{LEASE, Relay, connect, message, patient, sorted};
 
-async fn fill(database: &Database, texts: &[&str]) {
+pub(super) async fn fill(database: &Database, texts: &[&str]) {
     let messages: Vec<_> = texts.iter().map(|text| message(text, text)).collect();
     enqueue(&mut database.client().await, &messages).await.unwrap();
 }
 
-async fn stopped(outbox: &MysqlOutbox) -> String {
+pub(super) async fn stopped(outbox: &MysqlOutbox) -> String {
     match outbox.take(Lane(0), Nonce::random(), LEASE).await.map_err(|error| error.to_string()).unwrap() {
         Taken::Stopped { why } => why,
         _ => panic!("it must not be published from"),
