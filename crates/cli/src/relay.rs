@@ -170,7 +170,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match ended {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(stopped) if is_stopped(&stopped) => {
-            eprintln!("semel: {stopped}");
+            eprintln!("semel: {:#}", anyhow::Error::from(stopped));
             Ok(ExitCode::from(STOPPED))
         }
         Err(ended) => Err(ended.into()),

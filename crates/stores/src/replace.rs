@@ -1,10 +1,11 @@
 //! Replaces a small file as one step.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::Path;
-use std::sync::Once;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 const SUFFIX: &str = ".new";
@@ -20,8 +21,11 @@ pub(crate) fn replace(path: &Path, text: &str, belongs_to: Option<&Path>) -> io:
     // A name nobody else writes to, which goes if this fails: processes and handles may share the file.
     let name = path.file_name().unwrap_or_default();
     let mut fresh = tempfile::Builder::new().prefix(name).suffix(SUFFIX).tempfile_in(folder)?;
-    static SWEPT: Once = Once::new();
-    SWEPT.call_once(|| sweep(folder, name));
+    // Once per file.
+    static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+    if SWEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned()) {
+        sweep(folder, name);
+    }
     fresh.write_all(text.as_bytes())?;
     if let Some(model) =
         [Some(path), belongs_to].into_iter().flatten().find_map(|path| fs::metadata(path).ok())

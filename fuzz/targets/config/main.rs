@@ -10,6 +10,9 @@ use libfuzzer_sys::fuzz_target;
 mod config;
 #[allow(dead_code)]
 mod gateway;
+#[allow(dead_code)]
+#[path = "../../../crates/cli/src/say.rs"]
+mod say;
 
 fuzz_target!(|bytes: &[u8]| {
     let lines = bytes.split(|byte| *byte == b'\n').count();

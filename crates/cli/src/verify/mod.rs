@@ -119,7 +119,7 @@ async fn play(setup: &Setup) -> Scorecard {
     runner::verify(setup, &Progress::on_stderr()).await
 }
 
-/// Prints the report and writes the files that were asked for.
+/// Writes the files that were asked for, and prints the report.
 fn report(scorecard: &Scorecard, setup: &Setup, files: &Reports) -> anyhow::Result<()> {
     let scripts = match &files.repro {
         Some(directory) => repro::keep(scorecard, setup, directory)
@@ -127,11 +127,12 @@ fn report(scorecard: &Scorecard, setup: &Setup, files: &Reports) -> anyhow::Resu
         None => BTreeMap::new(),
     };
     let report = Report { card: scorecard, scripts: &scripts };
-    crate::say::text(&report::text::write(&report, Colours::of(&std::io::stdout())));
     keep(&files.json, || report::json::write(&report))?;
     keep(&files.junit, || report::junit::write(&report))?;
     keep(&files.sarif, || report::sarif::write(&report))?;
-    keep(&files.html, || report::html::write(&report))
+    keep(&files.html, || report::html::write(&report))?;
+    crate::say::text(&report::text::write(&report, Colours::of(&std::io::stdout())));
+    Ok(())
 }
 
 fn keep(file: &Option<PathBuf>, write: impl FnOnce() -> String) -> anyhow::Result<()> {

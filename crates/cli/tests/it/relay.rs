@@ -60,8 +60,15 @@ impl Shop {
             assert!(read > 0, "the relay ended before it began: {begun}");
         }
         // Nobody must wait for what it says later.
-        std::thread::spawn(move || said.lines().map_while(Result::ok).for_each(|line| eprintln!("{line}")));
-        Relay(child, begun)
+        let later = Arc::new(Mutex::new(String::new()));
+        let heard = later.clone();
+        std::thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                eprintln!("{line}");
+                *heard.lock().expect("nobody panicked") += &(line + "\n");
+            }
+        });
+        Relay(child, begun, later)
     }
 
     fn outbox(&self, arguments: &[&str]) -> Output {
@@ -77,10 +84,14 @@ impl Shop {
     }
 }
 
-/// The process, and what it said until it began.
-struct Relay(Child, String);
+/// The process, what it said until it began, and what it said then.
+struct Relay(Child, String, Arc<Mutex<String>>);
 
 impl Relay {
+    fn said(&self) -> String {
+        self.2.lock().expect("nobody panicked").clone()
+    }
+
     fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.0.id().to_string()]).status().expect("kill runs");
         assert!(sent.success());
@@ -287,6 +298,7 @@ fn a_database_that_is_set_back_under_a_relay_ends_it_with_a_code_of_its_own() {
     let back = "UPDATE sqlite_sequence SET seq = seq - 2 WHERE name = 'semel_outbox'";
     connection.execute(back, []).expect("it is set back");
     assert_eq!(relay.0.wait().expect("it ends").code(), Some(3));
+    until("it says why", || relay.said().contains("semel outbox rebase"));
     let status = shop.outbox(&["status"]);
     assert_eq!(status.status.code(), Some(3), "{}", String::from_utf8_lossy(&status.stdout));
     assert!(shop.outbox(&["rebase", "--by", "ops"]).status.success());

@@ -9,6 +9,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use semel_core::Token;
 use semel_core::error::{Error, Kind};
@@ -85,13 +86,15 @@ impl Witness {
 pub(super) struct Witnesses {
     paths: Vec<PathBuf>,
     database: PathBuf,
+    /// Threads of a process compare and write in turn.
+    writing: Mutex<()>,
 }
 
 impl Witnesses {
     /// The one that was chosen, or those beside the database.
     pub(super) fn at(chosen: Option<&Path>, place: &Place, suffix: &str) -> Self {
         let paths = chosen.map_or_else(|| place.beside(suffix), |path| vec![path.to_owned()]);
-        Self { paths, database: place.path().to_owned() }
+        Self { paths, database: place.path().to_owned(), writing: Mutex::default() }
     }
 
     /// Where somebody found the store behind and nobody accepted that, if so. One that cannot be read hides no other.
@@ -116,6 +119,7 @@ impl Witnesses {
     /// Writes those that are missing or to which it is news. One that cannot be written weakens the notice of a restored
     /// copy; it is no reason to refuse work.
     pub(super) fn save_if(&self, fresh: Witness, is_news: impl Fn(Witness) -> bool) {
+        let _turn = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         for path in &self.paths {
             // What cannot be read may say that the store is closed.
             let saved = Witness::load(path).map_err(io::Error::other).and_then(|old| match old {
@@ -189,7 +193,7 @@ mod tests {
         };
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("w");
-        let witnesses = Witnesses { paths: vec![path.clone()], database: path };
+        let witnesses = Witnesses { paths: vec![path.clone()], database: path, writing: Mutex::default() };
         let after = |fresh: Witness| {
             witnesses.save(fresh);
             witnesses.load().unwrap()[0]

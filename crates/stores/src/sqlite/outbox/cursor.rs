@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use semel_core::Timestamp;
 use semel_core::error::{Error, Kind};
+use semel_core::message::MessageId;
 use semel_core::mutant;
 use semel_core::outbox::{BATCH_MAX, Cursor, Entry, Lane, Position, Saved, Settled, Term};
 use semel_core::store::Pending;
@@ -31,6 +32,8 @@ pub(super) struct SqliteCursor {
     scanned: u64,
     /// Everything of the lane up to here is settled.
     floor: u64,
+    /// The last message settled, since what a crash of the machine cannot take back.
+    settled_last: Option<(u64, MessageId)>,
     batch: Vec<Item>,
     /// How much of the batch the last `next` gave.
     given: usize,
@@ -44,7 +47,21 @@ impl SqliteCursor {
     pub(super) fn new(desk: Arc<Desk>, term: Term, lease: Duration, saves: u64, floor: u64) -> Self {
         let (batch, given, idle, doubt) = (Vec::new(), 0, None, None);
         let (lasting_saves, scanned) = (saves, floor);
-        Self { desk, term, lease, saves, lasting_saves, scanned, floor, batch, given, idle, doubt }
+        let settled_last = None;
+        Self {
+            desk,
+            term,
+            lease,
+            saves,
+            lasting_saves,
+            scanned,
+            floor,
+            settled_last,
+            batch,
+            given,
+            idle,
+            doubt,
+        }
     }
 
     fn now(&self) -> Timestamp {
@@ -59,8 +76,9 @@ impl SqliteCursor {
     fn advance(&mut self, settled: &[Settled]) {
         let done: Vec<Item> = self.batch.drain(..settled.len().min(self.batch.len())).collect();
         self.given -= settled.len().min(self.given);
-        let last = done.iter().rev().find(|item| item.source == Source::Outbox);
-        self.floor = last.map_or(self.floor, |item| item.entry.sequence);
+        if let Some(Item { entry, .. }) = done.iter().rev().find(|item| item.source == Source::Outbox) {
+            (self.floor, self.settled_last) = (entry.sequence, Some((entry.sequence, entry.message.id)));
+        }
         let aside = done.iter().zip(settled).filter(|(_, settled)| **settled != Settled::Sent);
         let aside: BTreeSet<&str> = read::keys(aside.map(|(item, _)| &*item.entry.message));
         mark_behind(&mut self.batch, &aside);
@@ -92,6 +110,7 @@ impl SqliteCursor {
 
     fn goes_on_at(&mut self, floor: u64, saves: u64) {
         (self.scanned, self.floor, self.saves, self.given, self.idle) = (floor, floor, saves, 0, None);
+        self.settled_last = None;
         self.batch.clear();
     }
 
@@ -232,7 +251,9 @@ impl Cursor for SqliteCursor {
                 Source::Aside => landed.letters.push((sequence, id, entry.tries)),
             }
         }
-        landed.last = fresh.last().copied();
+        // Letters alone must not make the sink forget how far the lane came.
+        let known = self.settled_last.filter(|_| !mutant::on("sqlite-outbox-letters-hide-the-rest"));
+        landed.last = fresh.last().copied().or(known);
         landed.covers = Some(Covers::of(self.floor, fresh.iter().map(|(sequence, id)| (sequence, id))));
         landed.encode()
     }
@@ -246,7 +267,8 @@ impl Cursor for SqliteCursor {
             let Term { lane, epoch } = self.term;
             let (until, now) = (self.until(), self.now());
             let adopted = self.desk.write(move |hand| {
-                hand.go_on(Lasting::Process, |conn| settle::adopt(conn, lane, epoch, &landed, until, now))
+                // The sink's next position says nothing of this one any more.
+                hand.go_on(Lasting::Disk, |conn| settle::adopt(conn, lane, epoch, &landed, until, now))
             });
             match adopted.await? {
                 Held::Fenced => Ok(Saved::Fenced),

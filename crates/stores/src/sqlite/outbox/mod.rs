@@ -241,13 +241,14 @@ impl Hand {
         let shared = self.shared.clone();
         // Before the database: beside a relay that is at work the witness goes on.
         let late = mutant::on("sqlite-outbox-witness-asked-late");
-        let mut witnesses = if late { Vec::new() } else { shared.witnesses.load()? };
+        let (mut before, mut witnesses) =
+            (shared.sight(), if late { Vec::new() } else { shared.witnesses.load()? });
         let (answer, found) =
             self.read(|conn| Ok((look(conn)?, Found::read(conn, shared.facts.store_id)?)))?;
         if late {
-            witnesses = shared.witnesses.load()?;
+            (before, witnesses) = (shared.sight(), shared.witnesses.load()?);
         }
-        Ok((answer, shared.stopped(found, &witnesses)))
+        Ok((answer, shared.stopped(before, &witnesses, found)))
     }
 
     /// Writes down how far the outbox has come, now and then.
@@ -369,7 +370,7 @@ fn take(
             Ok(witnesses) => witnesses,
             Err(error) => return Ok(Done::Leave(Err(error))),
         };
-        if let Some(why) = shared.stopped(found, &witnesses) {
+        if let Some(why) = shared.stopped(shared.sight(), &witnesses, found) {
             return Ok(Done::Leave(Ok(Came::Stopped(why))));
         }
         let (row, now) = (settle::lane(conn, lane)?, shared.options.clock.now());
@@ -395,5 +396,30 @@ fn take(
 impl fmt::Debug for SqliteOutbox {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SqliteOutbox").field("path", &self.0.shared.place.path()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // G-44: the count for people may take long, and the relay goes on meanwhile.
+    #[tokio::test]
+    async fn who_counts_what_waits_while_others_go_on_does_not_take_that_for_a_restore() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("app.db");
+        let outbox = SqliteOutbox::open(&path).unwrap();
+        let shared = outbox.0.shared.clone();
+        let ask = move |hand: &mut Hand| {
+            let (_, stopped) = hand.ask(|snapshot| {
+                // The snapshot begins with its first look.
+                let found = Found::read(snapshot, shared.facts.store_id)?;
+                let mark = semel_core::store::Mark { token: semel_core::Token(7), ..found.mark };
+                shared.remember(Found { mark, ..found });
+                Ok(())
+            })?;
+            Ok(stopped)
+        };
+        assert_eq!(outbox.0.read(ask).await.unwrap(), None);
     }
 }

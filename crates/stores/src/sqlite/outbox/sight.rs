@@ -130,12 +130,13 @@ impl Shared {
         Ok(known.fold(seen, further))
     }
 
-    /// Why no lane is given out, if so. The witnesses are of before it was found, or the write lock is held.
-    pub(super) fn stopped(&self, found: Found, witnesses: &[Witness]) -> Option<String> {
+    /// Why no lane is given out, if so. What was seen, here and by witnesses, is of before it was found, or the write lock is
+    /// held: what others do in between must not pass for a step back.
+    pub(super) fn stopped(&self, before: Sight, witnesses: &[Witness], found: Found) -> Option<String> {
         if mutant::on("sqlite-outbox-restore-unnoticed") {
             return None;
         }
-        let Sight { seen, behind } = self.sight();
+        let Sight { seen, behind } = before;
         let own = |mark, behind| Witness { store_id: self.facts.store_id, mark, behind };
         let mut known =
             witnesses.iter().copied().chain([own(seen, false)]).chain(behind.map(|from| own(from, true)));

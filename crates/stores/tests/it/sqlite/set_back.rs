@@ -294,6 +294,34 @@ async fn a_letter_that_landed_is_settled_for_good_before_a_sink_is_told_of_more(
     assert!(text.contains("saves"), "{text}");
 }
 
+// G-43: the sink keeps its last position only.
+#[tokio::test]
+async fn a_batch_of_letters_does_not_make_a_sink_forget_how_far_the_lane_came() {
+    let disk = Disk::new();
+    let clock = ManualClock::new();
+    let options = outbox::Options { clock: clock.clone(), ..outbox::Options::default() };
+    let outbox = SqliteOutbox::open_with(disk.path(), options).unwrap();
+    write(&disk, &[message("a", "letter"), message("b", "1"), message("c", "2")]);
+    let mut cursor = take(&outbox).await;
+    cursor.next(1).await.unwrap();
+    let later = Settled::Later { reason: "not now".into(), again_in: Duration::from_secs(1) };
+    cursor.save(&[later]).await.unwrap();
+    let on_disk = disk.back_up();
+    cursor.next(2).await.unwrap();
+    cursor.save(&[Settled::Sent, Settled::Sent]).await.unwrap();
+    clock.shift(2_000_000);
+    assert_eq!(texts(&mut cursor).await, ["letter"]);
+    let landed = cursor.position(1);
+    drop((cursor, outbox));
+    // Power fails: what was not synced is gone.
+    disk.set_back(&on_disk, OUTBOX);
+    disk.meddle().execute("UPDATE semel_outbox_lane SET lease_until = 0", []).unwrap();
+    let outbox = SqliteOutbox::open(disk.path()).unwrap();
+    let mut cursor = take(&outbox).await;
+    assert_eq!(cursor.adopt(&landed).await.unwrap(), Saved::Kept);
+    assert!(texts(&mut cursor).await.is_empty(), "all of it has landed");
+}
+
 // G-43, G-44
 #[tokio::test]
 async fn a_save_whose_answer_was_lost_counts_for_what_a_sink_is_told() {
