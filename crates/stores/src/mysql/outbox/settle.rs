@@ -185,7 +185,7 @@ impl Writer {
         if mutant::on("my-outbox-lost-position-believed") {
             return Ok(true);
         }
-        if range(landed.epoch) != range(self.term.epoch) {
+        if range(landed.epoch) < range(self.term.epoch) {
             return Ok(false);
         }
         let (epoch, lane) = (self.term.epoch, self.term.lane.0);

@@ -59,12 +59,12 @@ pub(super) const SETTLE_ASIDE: &str = include_str!("sql/settle_aside.sql");
 pub(super) const SNAPSHOT: &str = include_str!("sql/snapshot.sql");
 pub(super) const STEP: &str = include_str!("sql/step.sql");
 pub(super) const STEPS: &str = include_str!("sql/steps.sql");
+pub(super) const TAKE: &str = include_str!("sql/take.sql");
 pub(super) const TIMELINE: &str = include_str!("sql/timeline.sql");
 pub(super) const TRUNCATE_HALF: &str = include_str!("sql/truncate_half.sql");
 pub(super) const TRUNCATE_PART: &str = include_str!("sql/truncate_part.sql");
 pub(super) const WALK: &str = include_str!("sql/walk.sql");
 
-const TAKE: &str = include_str!("sql/take.sql");
 const BEGIN_READ: &str = include_str!("sql/begin_read.sql");
 const REBASE_FORGET: &str = include_str!("sql/rebase_forget.sql");
 
@@ -73,13 +73,6 @@ pub(super) fn begin_read(statement_ms: u128) -> String {
         "{BEGIN_READ}SET LOCAL statement_timeout = {statement_ms};\n\
          SET LOCAL idle_in_transaction_session_timeout = {statement_ms};\n"
     )
-}
-
-pub(super) fn take() -> Cow<'static, str> {
-    if mutant::on("outbox-epochs-counted") {
-        return broken(TAKE, "greatest(newest.epoch + 1,", "least(newest.epoch + 1,");
-    }
-    TAKE.into()
 }
 
 pub(super) fn rebase_forget() -> Cow<'static, str> {

@@ -108,8 +108,7 @@ pub(super) async fn take(
             (&lease_us, Type::INT8),
             (&here, Type::TEXT),
         ];
-        let sql = sql::take();
-        let statements: [Statement<'_>; 2] = [(sql::RUN, &[]), (&sql, &take)];
+        let statements: [Statement<'_>; 2] = [(sql::RUN, &[]), (sql::TAKE, &take)];
         let answers = link.live().run(desk.call_timeout, None, &statements, End::Commit(&[])).await?;
         let row = answers.get(1).and_then(|rows| rows.first()).ok_or_else(no_row)?;
         Ok::<_, Fault>(Ok((found(row)?, get::<String>(row, 7)?)))

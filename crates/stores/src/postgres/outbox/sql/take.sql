@@ -1,9 +1,7 @@
--- Takes a lane that is free. It is locked, and its newest step was looked at. Consumers may have seen later epochs than this log
--- knows of, if the server was set back in time, which nobody notices: the time in microseconds is above them all.
+-- Takes a lane that is free. It is locked, and its newest step was looked at.
 INSERT INTO semel_outbox_cursor
     (half, lane, step, epoch, progress, holder, lease_until, home, snapshot, batch, last, until)
-SELECT setting.half, newest.lane, newest.step + 1, greatest(newest.epoch + 1,
-        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint), newest.progress, $2,
+SELECT setting.half, newest.lane, newest.step + 1, newest.epoch + 1, newest.progress, $2,
     coalesce($3, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) + $4,
     coalesce(newest.home, $5), newest.snapshot, newest.batch, newest.last, newest.until
 FROM semel_outbox_setting AS setting, (

@@ -91,29 +91,6 @@ impl Cluster {
         self.up();
     }
 
-    /// Down, and kept as it is for [`set_back`](Self::set_back); then up again.
-    fn back_up(&self) {
-        self.down();
-        run(Path::new("cp"), &["-a", &self.data(), &self.backup()]);
-        self.up();
-    }
-
-    /// Down, as it was, and up.
-    fn set_back(&self) {
-        self.down();
-        run(Path::new("rm"), &["-r", &self.data()]);
-        run(Path::new("cp"), &["-a", &self.backup(), &self.data()]);
-        self.up();
-    }
-
-    fn down(&self) {
-        must(&run(&self.programs.join("pg_ctl"), &["-D", &self.data(), "-w", "-m", "fast", "stop"]));
-    }
-
-    fn backup(&self) -> String {
-        format!("{}.backup", self.data())
-    }
-
     fn data(&self) -> String {
         self.folder.path().join("data").to_str().unwrap().to_owned()
     }
@@ -132,36 +109,8 @@ impl Drop for Cluster {
             eprintln!("{data} is left behind");
         }
         // It is the server's user who owns it.
-        run(Path::new("rm"), &["-rf", &data, &self.backup()]);
+        run(Path::new("rm"), &["-r", &data]);
     }
-}
-
-// G-42, G-44: nobody notices that, and consumers must not take what is written from now on for old.
-#[test]
-fn after_a_server_was_set_back_in_time_lanes_have_later_epochs_than_consumers_saw() {
-    with_database(async |_| {
-        let Some(programs) = named("SEMEL_TEST_PG_BIN") else { return };
-        let cluster = Cluster::start(&programs);
-        let epoch = async || {
-            let outbox = connect_to(&cluster.url()).await;
-            match outbox.take(Lane(0), Nonce::random(), LEASE).await.unwrap() {
-                Taken::Yours(cursor) => {
-                    let epoch = cursor.term().epoch;
-                    cursor.give_back().await.unwrap();
-                    epoch
-                }
-                _ => panic!("the lane is free"),
-            }
-        };
-        epoch().await;
-        cluster.back_up();
-        let mut seen = 0;
-        for _ in 0..3 {
-            seen = epoch().await;
-        }
-        cluster.set_back();
-        assert!(epoch().await > seen);
-    });
 }
 
 fn load(programs: &Path, from: &str, to: &str) {
